@@ -1,0 +1,209 @@
+"""From a trace to forwards: which launches are one decode step, and which steps are the same program.
+
+A forward is one replay of a graph, or several joined where an engine's step range says so (piecewise graphs), or one
+step range on a CPU; an eager trace without step ranges is one forward with no replays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fusionscope.analysis.intervals import union_ns
+from fusionscope.profiler.errors import FusionScopeError, GraphModeTrace
+from fusionscope.profiler.trace import Trace
+
+#: The range that our own decode step opens; on a CPU it is the only thing that delimits a forward.
+OWN_STEP = "fusionscope.forward"
+# Ranges in which one engine step runs: vLLM, SGLang, our samples. A training loop's ProfilerStep holds many replays
+# of the same graph, so it must not join them.
+_ENGINE_STEP = re.compile(r"^(execute_(new_|context_|\d+_context_)|step\[|decode_step|gpu_model_runner: ?forward)")
+_EAGER_STEP = re.compile(_ENGINE_STEP.pattern + r"|^ProfilerStep#")
+
+GRAPH_MODE_HELP = (
+    "The trace was recorded in graph mode, so it has no kernels to attribute: record it again with "
+    "--cuda-graph-trace=node (this run can still give replay times through --timings)."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """One kind of forward of one rank: R executions of the same n launches, columns in order of their start."""
+
+    kind: str
+    rank: int
+    #: n rows: name, raw_name, stream, device, graph, node.
+    nodes: pd.DataFrame
+    #: [R, n] ns on the trace's clock.
+    start: NDArray[np.int64]
+    #: [R, n] ns.
+    duration: NDArray[np.int64]
+    #: [R, n] row labels in the kernels table.
+    rows: NDArray[np.int64]
+    #: How often it was replayed; 0 for an eager trace without steps (R is 1 then).
+    replays: int
+    #: How many graph launches one forward joins (0: eager).
+    graph_launches: int
+
+    @property
+    def launches(self) -> int:
+        """Launches of one forward."""
+        return self.start.shape[1]
+
+    @property
+    def kernel_time(self) -> NDArray[np.int64]:
+        """[R] ns: sum of durations."""
+        return self.duration.sum(axis=1)
+
+    @property
+    def span(self) -> NDArray[np.int64]:
+        """[R] ns: first start to last end."""
+        return (self.start + self.duration).max(axis=1) - self.start.min(axis=1)
+
+    @property
+    def busy_time(self) -> NDArray[np.int64]:
+        """[R] ns: union of the intervals."""
+        return np.array([union_ns(s, d) for s, d in zip(self.start, self.duration, strict=True)], dtype=np.int64)
+
+
+def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forward]:
+    """All kinds of forward of a rank, the one with the most kernel time first.
+
+    The first `warmup_replays` replays after instantiation are left out. Raises GraphModeTrace where there are no
+    kernels because whole graphs were recorded, FusionScopeError where the rank has none.
+    """
+    kernels = trace.kernels
+    known = sorted(int(r) for r in kernels["rank"].unique())
+    mine = kernels[(kernels["rank"] == rank) & kernels["kind"].isin(["kernel", "op"]) & ~kernels["untimed"]]
+    if len(mine) == 0:
+        if trace.graph_mode:
+            raise GraphModeTrace(GRAPH_MODE_HELP)
+        there = f"it has ranks {', '.join(map(str, known))}" if known else "it has no kernels at all"
+        raise FusionScopeError(f"The run has no kernels of rank {rank} ({there}): choose one with --rank.")
+    groups, replayed = _groups(trace, rank, mine, max(warmup_replays, 0))
+    kinds: dict[str, list[pd.DataFrame]] = {}
+    for group in groups:
+        ordered, key = _canonical(group)
+        kinds.setdefault(key, []).append(ordered)
+    found = [_stack(key, rank, executions, replayed) for key, executions in kinds.items()]
+    return sorted(found, key=lambda f: (-int(f.kernel_time.sum()), f.kind))
+
+
+def choose(found: list[Forward], kind: str | None) -> Forward:
+    """The forward that `--forward` names: a prefix of its kind, or its launches; default the first."""
+    if kind is None:
+        return found[0]
+    hits = [f for f in found if f.kind.startswith(kind)] or [f for f in found if str(f.launches) == kind]
+    if len(hits) != 1:
+        listed = ", ".join(f"{f.kind} ({f.launches} launches, {f.replays} replays)" for f in found)
+        raise FusionScopeError(f"--forward {kind} names {len(hits)} kinds of forward; there are: {listed}.")
+    return hits[0]
+
+
+def _groups(trace: Trace, rank: int, mine: pd.DataFrame, warmup: int) -> tuple[list[pd.DataFrame], bool]:
+    ranges = trace.ranges[trace.ranges["rank"] == rank]
+    own = ranges[ranges["name"] == OWN_STEP].sort_values("start_ns")
+    if len(own) and (mine["kind"] == "op").all():
+        steps = _rows_in(mine, own, mine["start_ns"])
+        return steps[warmup:] or steps, True
+    in_graph = mine["replay"] >= 0
+    if not in_graph.any():
+        steps = _steps(trace, rank, mine, ranges, _EAGER_STEP)
+        # One step alone marks nothing off: all launches of the trace are that step.
+        return (steps, True) if len(steps) > 1 else ([mine], False)
+    replays = [g for _, g in mine[in_graph].groupby(["process", "replay"], sort=True)]
+    replays = [g for g in replays if int(g["replay"].iloc[0]) >= warmup] or replays
+    return _join(trace, rank, mine, replays, ranges), True
+
+
+def _rows_in(mine: pd.DataFrame, steps: pd.DataFrame, when: pd.Series) -> list[pd.DataFrame]:
+    parts = []
+    for step in steps.itertuples():
+        inside = mine[(when >= step.start_ns) & (when < step.end_ns) & (mine["process"] == step.process)]
+        if len(inside):
+            parts.append(inside)
+    return parts
+
+
+def _host_time(trace: Trace, rank: int, rows: pd.DataFrame) -> pd.Series:
+    """When the host launched each row (the device's start where the trace does not know)."""
+    calls = trace.launches[trace.launches["rank"] == rank].drop_duplicates(["process", "correlation"])
+    by_id = calls.set_index(["process", "correlation"])["start_ns"]
+    keys = pd.MultiIndex.from_arrays([rows["process"], rows["correlation"]])
+    at = pd.Series(by_id.reindex(keys).to_numpy(dtype="float64", na_value=np.nan), index=rows.index)
+    known = at.notna()
+    host = rows["start_ns"].copy()
+    # Through positions, since float64 would lose the nanoseconds of large times.
+    host[known] = by_id.reindex(keys[known.to_numpy()]).astype("int64").to_numpy()
+    return host
+
+
+def _steps(
+    trace: Trace, rank: int, mine: pd.DataFrame, ranges: pd.DataFrame, pattern: re.Pattern[str]
+) -> list[pd.DataFrame]:
+    names = ranges["name"].astype(str)
+    chosen = ranges[names.str.match(pattern)].sort_values("start_ns")
+    # Several kinds of marker nest (an engine's step inside a profiler's): the outermost of each moment counts.
+    outer, reach = [], -1
+    for step in chosen.itertuples():
+        if step.start_ns >= reach:
+            outer.append(step.Index)
+            reach = step.end_ns
+    return _rows_in(mine, chosen.loc[outer], _host_time(trace, rank, mine)) if outer else []
+
+
+def _join(
+    trace: Trace, rank: int, mine: pd.DataFrame, replays: list[pd.DataFrame], ranges: pd.DataFrame
+) -> list[pd.DataFrame]:
+    """Join the replays that lie in one engine step, with the eager launches between them."""
+    steps = _steps(trace, rank, mine, ranges, _ENGINE_STEP)
+    joined, taken = [], set()
+    for step in steps:
+        inside = sorted({(int(p), int(r)) for p, r in zip(step["process"], step["replay"], strict=True) if r >= 0})
+        if len(inside) < 2:
+            continue
+        taken.update(inside)
+        part = step["replay"] >= 0
+        first = step.loc[part, "start_ns"].min()
+        last = (step.loc[part, "start_ns"] + step.loc[part, "duration_ns"]).max()
+        joined.append(step[(step["start_ns"] >= first) & (step["start_ns"] < last)])
+    alone = [g for g in replays if (int(g["process"].iloc[0]), int(g["replay"].iloc[0])) not in taken]
+    return joined + alone
+
+
+def _canonical(group: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The group in an order that every execution of the same program shares, and a key of that program."""
+    by_node = bool((group["node"] >= 0).all()) and not group.duplicated(["graph", "node"]).any()
+    if by_node and group["graph"].nunique() == 1:
+        ordered = group.sort_values("node", kind="stable")
+        ids = ordered["node"].to_numpy()
+    else:
+        # Without node ids a launch is known by its place on its stream; streams come in order of their first launch.
+        first = group.groupby("stream")["start_ns"].transform("min")
+        ordered = group.assign(_first=first).sort_values(["_first", "stream", "start_ns"], kind="stable")
+        ids = pd.factorize(ordered["stream"])[0]
+    digest = hashlib.sha256()
+    for name, ident in zip(ordered["name"].astype(str), ids, strict=True):
+        digest.update(f"{ident}\t{name}\n".encode(errors="replace"))
+    return ordered, digest.hexdigest()[:12]
+
+
+def _stack(key: str, rank: int, executions: list[pd.DataFrame], replayed: bool) -> Forward:
+    first = executions[0]
+    columns = np.argsort(first["start_ns"].to_numpy(), kind="stable")
+    wanted = ["name", "raw_name", "stream", "device", "graph", "node"]
+    return Forward(
+        kind=key,
+        rank=rank,
+        nodes=first.iloc[columns][wanted].reset_index(drop=True),
+        start=np.stack([e["start_ns"].to_numpy()[columns] for e in executions]),
+        duration=np.stack([e["duration_ns"].to_numpy()[columns] for e in executions]),
+        rows=np.stack([e.index.to_numpy()[columns] for e in executions]),
+        replays=len(executions) if replayed else 0,
+        graph_launches=int(first.loc[first["replay"] >= 0, "replay"].nunique()),
+    )
