@@ -1,0 +1,270 @@
+"""Runs on disk: one folder a run, Parquet tables beside run.json.
+
+A run is written under a temporary name in the store and renamed when it is complete, so a killed capture leaves
+no half run. Reading runs no code: Parquet and JSON only.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import platformdirs
+import pyarrow as pa
+
+from fusionscope.profiler import runinfo
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.runinfo import BrokenRun, RunInfo
+from fusionscope.profiler.trace import TABLES, Trace, table
+
+_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+_TEMPORARY = ".writing-"
+_STALE_S = 24 * 3600
+EXAMPLE = "example"
+
+
+class UnknownRun(FusionScopeError):
+    """No run, or several runs, answer to what the user wrote."""
+
+
+class _Extra(msgspec.Struct, kw_only=True):
+    """What a Trace holds beside its tables."""
+
+    machine: dict[str, str] = {}
+    graph_mode: bool = False
+    warnings: list[str] = []
+    world_size: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A stored run. `path` is its folder."""
+
+    info: RunInfo
+    trace: Trace
+    path: Path
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `fusionscope runs`: `error` is "" or the sentence that says why the run cannot be opened."""
+
+    id: str
+    path: Path
+    info: RunInfo | None
+    error: str = ""
+
+
+def default_root() -> Path:
+    """Where runs are kept: $FUSIONSCOPE_STORE, else a folder in the user's data directory."""
+    given = os.environ.get("FUSIONSCOPE_STORE")
+    return Path(given) if given else Path(platformdirs.user_data_dir("fusionscope")) / "runs"
+
+
+def example_root() -> Path | None:
+    """The folder of the runs that ship with the package, or None where none does."""
+    folder = Path(__file__).parent / "examples"
+    return folder if any(folder.glob("*/run.json")) else None
+
+
+def _example_run() -> Path | None:
+    folder = example_root()
+    return min(folder.glob("*/run.json")).parent if folder is not None else None
+
+
+class Store:
+    """The runs under one folder. Nothing is created before the first save."""
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = Path(root) if root is not None else default_root()
+
+    def save(self, info: RunInfo, trace: Trace) -> Run:
+        """Write a run and return it as stored, with its id, creation time and versions filled in.
+
+        Raises FusionScopeError where the store cannot be written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            info = msgspec.structs.replace(
+                info,
+                id=_new_id(),
+                created=info.created or runinfo.now(),
+                schema_version=runinfo.SCHEMA_VERSION,
+                tool_version=info.tool_version or runinfo.tool_version(),
+            )
+            temporary = self.root / f"{_TEMPORARY}{info.id}"
+            temporary.mkdir()
+            try:
+                _write(temporary, info, trace)
+                final = self.root / info.id
+                os.rename(temporary, final)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+            _fsync(self.root)
+        except OSError as error:
+            raise FusionScopeError(
+                f"The run cannot be written to {self.root} ({error.strerror or error}); "
+                "choose another folder with --store."
+            ) from error
+        return Run(info, trace, final)
+
+    def load(self, ref: str) -> Run:
+        """The run that `ref` names: an id, a unique prefix of one, a name, "example", or a path to a run folder.
+
+        Raises UnknownRun for none or several, BrokenRun where the run cannot be read.
+        """
+        path = self.find(ref)
+        info = runinfo.read(path)
+        return Run(info, _read(path), path)
+
+    def find(self, ref: str) -> Path:
+        """The folder of a run. See `load`."""
+        if not ref:
+            raise UnknownRun("The run's id is empty; `fusionscope runs` lists the ids.")
+        if os.sep in ref or (os.altsep and os.altsep in ref) or ref in (".", ".."):
+            return self._by_path(Path(ref))
+        found = _matches(self.root, ref)
+        if len(found) == 1:
+            return found[0]
+        if len(found) > 1:
+            ids = ", ".join(path.name for path in found)
+            raise UnknownRun(f"{ref} names {len(found)} runs ({ids}); give the id of one.")
+        example = _example_run()
+        if ref == EXAMPLE and example is not None:
+            return example
+        if Path(ref, "run.json").is_file():
+            return Path(ref)
+        raise UnknownRun(
+            f"There is no run {ref} in {self.root}; `fusionscope runs --store {self.root}` lists those that are."
+        )
+
+    def list(self) -> builtins.list[Listed]:
+        """Every run, oldest first, then the example; runs that cannot be opened carry their error."""
+        found = [_listed(path.name, path) for path in _folders(self.root)]
+        example = _example_run()
+        return found + ([_listed(EXAMPLE, example)] if example is not None else [])
+
+    def _by_path(self, path: Path) -> Path:
+        if not path.is_dir():
+            raise UnknownRun(f"There is no run folder {path}; `fusionscope runs` lists the ids of the store.")
+        return path
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left more than a day ago."""
+        for path in self.root.glob(f"{_TEMPORARY}*"):
+            try:
+                stale = time.time() - path.stat().st_mtime > _STALE_S
+            except OSError:
+                continue
+            if stale:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    # Another process may rename or remove folders while we look: what is gone is skipped.
+    try:
+        names = sorted(os.listdir(root))
+    except OSError:
+        return
+    for name in names:
+        if _ID.fullmatch(name) and (root / name).is_dir():
+            yield root / name
+
+
+def _matches(root: Path, ref: str) -> list[Path]:
+    folders = list(_folders(root))
+    if exact := [path for path in folders if path.name == ref]:
+        return exact
+    if named := [path for path in folders if _name(path) == ref]:
+        return named
+    return [path for path in folders if path.name.startswith(ref)]
+
+
+def _new_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def _name(path: Path) -> str:
+    try:
+        return runinfo.read(path).name
+    except BrokenRun:
+        return ""
+
+
+def _listed(name: str, path: Path) -> Listed:
+    try:
+        return Listed(name, path, runinfo.read(path))
+    except BrokenRun as error:
+        return Listed(name, path, None, str(error))
+
+
+def _write(folder: Path, info: RunInfo, trace: Trace) -> None:
+    for name in TABLES:
+        path = folder / f"{name}.parquet"
+        getattr(trace, name).to_parquet(path, index=False, compression="zstd")
+        _fsync(path)
+    extra = _Extra(
+        machine=trace.machine,
+        graph_mode=trace.graph_mode,
+        warnings=list(trace.warnings),
+        world_size=trace.world_size,
+    )
+    for file_name, data in (("trace.json", msgspec.json.encode(extra)), ("run.json", runinfo.encode(info))):
+        (folder / file_name).write_bytes(data)
+        _fsync(folder / file_name)
+    _fsync(folder)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(folder: Path) -> Trace:
+    tables = {}
+    for name, schema in TABLES.items():
+        path = folder / f"{name}.parquet"
+        try:
+            data = pd.read_parquet(path)
+            # A newer tool may have added columns; this one reads those that it knows.
+            tables[name] = table(name, _texts(data[[column for column in schema if column in data]]))
+        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+            raise BrokenRun(
+                f"{path} cannot be read ({_first_line(error)}); capture or import the run again."
+            ) from error
+    try:
+        extra = msgspec.json.decode((folder / "trace.json").read_bytes(), type=_Extra)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BrokenRun(f"{folder / 'trace.json'} cannot be read ({error}); capture or import again.") from error
+    return Trace(
+        **tables,
+        machine=extra.machine,
+        graph_mode=extra.graph_mode,
+        warnings=tuple(extra.warnings),
+        world_size=extra.world_size,
+    )
+
+
+def _texts(data: pd.DataFrame) -> pd.DataFrame:
+    # An empty dictionary comes back from Parquet as one of objects, which would not compare equal to one of texts.
+    empty = [c for c in data if data[c].dtype == "category" and not len(data[c].cat.categories)]
+    return data.astype(dict.fromkeys(empty, "str"))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
