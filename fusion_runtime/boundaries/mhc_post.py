@@ -1,0 +1,56 @@
+"""mhc_post: all-reduce of a half-layer's output, then its write into the four residual streams.
+
+The write is affine in x, not linear, so it may only see the complete sum: on a partial sum every rank would add
+the residual term. `apply` therefore takes a `Full` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusionscope.fusion_runtime.boundaries.dispatch import choose
+from fusionscope.fusion_runtime.errors import NotReduced
+from fusionscope.fusion_runtime.ownership import Full, PartialSum
+from fusionscope.fusion_runtime.paths.base import SiteShape
+
+if TYPE_CHECKING:
+    from fusionscope.fusion_runtime.context import DecodeContext
+
+NAME = "mhc_post"
+
+gates = (
+    "the four streams, post and comb come from the mHC pre of the same half-layer",
+    "streams [T, 4, H] and the partial sum [T, H] have one dtype; post and comb are float32",
+)
+"""What every path of this boundary may rely on; each path's own gates are in its `declines`."""
+
+
+def reference(partials: Sequence[Any], streams: Any, post: Any, comb: Any) -> Any:
+    """Plain torch on every rank's partial sum [T, H]: fp32 sum rounded to the storage dtype, fp32 mix, rounded."""
+    summed = torch.stack([p.float() for p in partials]).sum(0).to(partials[0].dtype)
+    return apply(Full(summed), streams, post, comb)
+
+
+def apply(full: Full, streams: Any, post: Any, comb: Any) -> Any:
+    """R'[t,j] = post[t,j] * x[t] + sum_k comb[t,k,j] * R[t,k]. Raises NotReduced on anything but a Full."""
+    if not isinstance(full, Full):
+        raise NotReduced(f"mhc_post needs the complete sum, not {type(full).__name__}: call .complete() first.")
+    mixed = torch.einsum("tkj,tkh->tjh", comb.float(), streams.float())
+    return (post.float()[:, :, None] * full.tensor.float()[:, None, :] + mixed).to(streams.dtype)
+
+
+def run(
+    owed: PartialSum, streams: Any, post: Any, comb: Any, *, subtype: str, layer: int, ctx: DecodeContext
+) -> Any:
+    """New streams [T, 4, H] from owed [T, H], streams [T, 4, H], post [T, 4] f32, comb [T, 4, 4] f32.
+
+    Takes the chosen path, or split where it declines; records the site. Does the one all-reduce that is owed.
+    """
+    tokens, hidden = owed.shape
+    shape = SiteShape(tokens, hidden, owed.dtype, streams.device)
+    path, declined = choose(NAME, subtype, owed, shape, ctx)
+    with ctx.recorder.site(NAME, subtype, layer, path.name, declined):
+        return path.mhc_post(owed, streams, post, comb, ctx)
