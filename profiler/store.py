@@ -242,7 +242,9 @@ def _read(folder: Path) -> Trace:
         try:
             data = pd.read_parquet(path)
             # A newer tool may have added columns; this one reads those that it knows.
-            tables[name] = table(name, _texts(data[[column for column in schema if column in data]]))
+            # An empty table is made anew, since empty dictionaries come back from Parquet with another type.
+            known = data[[column for column in schema if column in data]]
+            tables[name] = table(name, known if len(data) else None)
         except (OSError, pa.ArrowException, ValueError, TypeError) as error:
             raise BrokenRun(
                 f"{path} cannot be read ({_first_line(error)}); capture or import the run again."
@@ -258,12 +260,6 @@ def _read(folder: Path) -> Trace:
         warnings=tuple(extra.warnings),
         world_size=extra.world_size,
     )
-
-
-def _texts(data: pd.DataFrame) -> pd.DataFrame:
-    # An empty dictionary comes back from Parquet as one of objects, which would not compare equal to one of texts.
-    empty = [c for c in data if data[c].dtype == "category" and not len(data[c].cat.categories)]
-    return data.astype(dict.fromkeys(empty, "str"))
 
 
 def _first_line(error: Exception) -> str:
