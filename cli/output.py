@@ -1,0 +1,113 @@
+"""How answers look: tables for people, one JSON document for tools, progress on stderr."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from fusionscope.profiler.progress import Progress
+
+
+def show(what: RenderableType) -> None:
+    """Print a table or text on stdout. Without a terminal lines are as wide as the tables need."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+    console.print(what)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> Table:
+    """A table; the columns named in `right` are aligned to the right."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    made = Table(title=escape(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    numbers = set(right)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(escape(str(cell)) for cell in row))
+    return made
+
+
+def pairs(title: str, rows: Iterable[tuple[str, object]]) -> Table:
+    """A table of names and values, without a header."""
+    made = table(title, ("", " "), rows)
+    made.show_header = False
+    return made
+
+
+def microseconds(ns: float) -> str:
+    """Nanoseconds as text in us, to the nanosecond."""
+    return f"{ns / 1000:,.3f}"
+
+
+def write_json(payload: Any) -> None:
+    """One JSON document on stdout. Integers stay integers; a NaN or an infinity becomes null."""
+    import msgspec
+
+    document = msgspec.json.format(msgspec.json.encode(_plain(payload)), indent=2)
+    sys.stdout.write(document.decode() + "\n")
+    sys.stdout.flush()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if hasattr(value, "item") and callable(value.item):  # numpy scalars
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def say(text: str) -> None:
+    """One line for people on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Progress]:
+    """A progress bar on stderr: call what it yields with (done, total, what).
+
+    Without a terminal each new `what` is one plain line and there is no bar.
+    """
+    if not sys.stderr.isatty():
+        yield _lines()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def report(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total or None, description=what or title)
+
+        yield report
+
+
+def _lines() -> Progress:
+    last = ""
+
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal last
+        if what and what != last:
+            last = what
+            say(what)
+
+    return report
