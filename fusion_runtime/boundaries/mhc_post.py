@@ -42,9 +42,7 @@ def apply(full: Full, streams: Any, post: Any, comb: Any) -> Any:
     return (post.float()[:, :, None] * full.tensor.float()[:, None, :] + mixed).to(streams.dtype)
 
 
-def run(
-    owed: PartialSum, streams: Any, post: Any, comb: Any, *, subtype: str, layer: int, ctx: DecodeContext
-) -> Any:
+def run(owed: PartialSum, streams: Any, post: Any, comb: Any, *, subtype: str, layer: int, ctx: DecodeContext) -> Any:
     """New streams [T, 4, H] from owed [T, H], streams [T, 4, H], post [T, 4] f32, comb [T, 4, 4] f32.
 
     Takes the chosen path, or split where it declines; records the site. Does the one all-reduce that is owed.
