@@ -16,5 +16,5 @@ def gain(share: float, speedup: float) -> float:
     if not 0 <= share <= 1:
         raise FusionScopeError(f"--share is a part of the time from 0 to 1, not {share:g}: 0.33 % is 0.0033.")
     if not speedup > 0 or math.isnan(speedup):
-        raise FusionScopeError(f"--speedup is how many times faster and above 0, not {speedup:g}: twice as fast is 2.0.")
+        raise FusionScopeError(f"--speedup is a factor above 0, not {speedup:g}: twice as fast is 2.0.")
     return share * (1 - 1 / speedup)

@@ -1,0 +1,195 @@
+"""Which launches belong to which boundary, and how we know (the rung of each site).
+
+Rung 1 is the graph nodes that the capture recorded, 2 the ranges open when the work was launched, 4 the rules by name.
+The best rung that knows a kind of boundary decides for that kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fusionscope.analysis.forwards import Forward
+from fusionscope.analysis.matching import match_sites
+from fusionscope.analysis.ruleset import Rules
+from fusionscope.analysis.sites import Site, select
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.trace import Trace
+
+#: A range that our decode step opens around a site: kind, subtype, layer and path follow.
+SITE_RANGE = "fusionscope.site|"
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """One forward with the role of each launch and the sites of every kind of boundary."""
+
+    forward: Forward
+    #: [n] role of each launch, "" unknown.
+    roles: list[str]
+    #: Every kind, also with no sites.
+    sites: dict[str, list[Site]]
+    rungs: dict[str, int]
+    warnings: tuple[str, ...] = ()
+
+    def columns(self, kind: str, subtype: str = "") -> NDArray[np.int64]:
+        """The launches of a kind (and subtype), as sorted column numbers."""
+        chosen = [s for s in self.sites[kind] if not subtype or s.subtype == subtype]
+        return np.array(sorted({c for s in chosen for c in s.columns}), dtype=np.int64)
+
+    def nested(self, kind: str) -> dict[str, int]:
+        """How many of the sites of a kind lie within a site of each other kind."""
+        found: dict[str, int] = {}
+        for outer, sites in self.sites.items():
+            if outer == kind or not sites:
+                continue
+            holder = {c: set(s.columns) for s in sites for c in s.columns}
+            inside = sum(
+                1
+                for s in self.sites[kind]
+                if s.columns[0] in holder
+                and set(s.columns) <= holder[s.columns[0]]
+                # One launch that is a whole site of both kinds: the wider kind is the one that is not nested itself.
+                and (set(s.columns) < holder[s.columns[0]] or _WIDTH.get(outer, 0) > _WIDTH.get(kind, 0))
+            )
+            if inside:
+                found[outer] = inside
+        return found
+
+    def coverage(self) -> dict[str, float]:
+        """Share of kernel time by the best rung that knows each launch; sums to 1."""
+        weight = self.forward.duration.sum(axis=0).astype(float)
+        best = ["role" if role else "none" for role in self.roles]
+        for rung in sorted({r for r in self.rungs.values()}, reverse=True):
+            for kind, sites in self.sites.items():
+                if self.rungs[kind] == rung:
+                    for column in (c for s in sites for c in s.columns):
+                        best[column] = str(rung)
+        total = weight.sum() or 1.0
+        shares = dict.fromkeys(("1", "2", "3", "4", "role", "none"), 0.0)
+        for column, rung_name in enumerate(best):
+            shares[rung_name] += float(weight[column] / total)
+        return shares
+
+
+# A wider kind contains a narrower one even where a fused launch is all of both.
+_WIDTH = {"moe_finalize": 1}
+
+
+def attribute(
+    trace: Trace,
+    forward: Forward,
+    rules: Rules,
+    *,
+    complete_provenance: bool = False,
+    site_filter: str | None = None,
+    rung: int | None = None,
+) -> Attribution:
+    """Attribute one forward.
+
+    `complete_provenance`: the capture marked every boundary it has, so that a kind it did not mark has no sites.
+    `site_filter` keeps sites only (see `sites.select`); `rung` uses that rung alone (1, 2 or 4).
+    Raises FusionScopeError for a bad filter, or a rung that the trace cannot serve.
+    """
+    names = forward.nodes["name"].astype(str).tolist()
+    raws = forward.nodes["raw_name"].astype(str).tolist()
+    roles = _roles(rules, names, raws)
+    warnings: list[str] = []
+    marked, marked_rung = _marked(trace, forward, rung, warnings)
+    if rung in (1, 2) and not marked:
+        source = "graph-node provenance (--provenance)" if rung == 1 else "site ranges"
+        raise FusionScopeError(f"The run has no {source} for this forward: leave --rung out to use what there is.")
+    ruled = match_sites(forward, roles, names, raws, rules)
+    sites: dict[str, list[Site]] = {}
+    rungs: dict[str, int] = {}
+    for kind in [*ruled, *(k for k in marked if k not in ruled)]:
+        by_mark = kind in marked or (complete_provenance and bool(marked) and kind in _WHOLE_MODEL)
+        if rung in (1, 2):
+            by_mark = True
+        sites[kind] = marked.get(kind, []) if by_mark else ruled[kind]
+        rungs[kind] = marked_rung if by_mark else 4
+    if site_filter:
+        sites = {kind: select(found, site_filter) for kind, found in sites.items()}
+    return Attribution(forward, roles, sites, rungs, tuple(warnings))
+
+
+#: The kinds that our own decode step marks wherever it has them.
+_WHOLE_MODEL = ("ar_norm", "moe_finalize", "mhc_post", "add_norm")
+
+
+def _roles(rules: Rules, names: list[str], raws: list[str]) -> list[str]:
+    known = {pair: rules.role_of(*pair) for pair in set(zip(names, raws, strict=True))}
+    return [known[pair] for pair in zip(names, raws, strict=True)]
+
+
+def _marked(
+    trace: Trace, forward: Forward, rung: int | None, warnings: list[str]
+) -> tuple[dict[str, list[Site]], int]:
+    if rung == 4:
+        return {}, 4
+    if rung in (None, 1):
+        found = _by_nodes(trace, forward, warnings)
+        if found:
+            return found, 1
+    if rung in (None, 2):
+        return _by_ranges(trace, forward), 2
+    return {}, 4
+
+
+def _by_nodes(trace: Trace, forward: Forward, warnings: list[str]) -> dict[str, list[Site]]:
+    rows = trace.sites[trace.sites["rank"] == forward.rank]
+    nodes = forward.nodes["node"].to_numpy()
+    if len(rows) == 0 or (nodes < 0).any():
+        return {}
+    graphs = set(forward.nodes["graph"].tolist())
+    # A capture may know the graph under another id than the tracer: then one graph alone must be the one.
+    rows = rows[rows["graph"].isin(graphs)] if rows["graph"].isin(graphs).any() else rows[rows["graph"] == -1]
+    if len(rows) == 0 or len(graphs) > 1:
+        return {}
+    place = {int(node): column for column, node in enumerate(nodes)}
+    found: dict[str, list[Site]] = {}
+    lost = 0
+    for (kind, _), part in rows.groupby(["boundary", "site"], observed=True, sort=True):
+        columns = sorted(place[int(n)] for n in part["node"] if int(n) in place)
+        # Nodes without a launch are copies or fills, which are no kernels; a site without any is lost.
+        if not columns:
+            lost += 1
+            continue
+        first = part.iloc[0]
+        site = Site(
+            str(kind), str(first["subtype"]), int(first["layer"]), tuple(columns), 1, str(first["path"]),
+            str(first["declined"]),
+        )  # fmt: skip
+        found.setdefault(str(kind), []).append(site)
+    if lost:
+        warnings.append(
+            f"{lost} sites of the provenance have no launch in this forward: check that it belongs to this trace."
+        )
+    return {kind: _numbered(sites) for kind, sites in found.items()}
+
+
+def _by_ranges(trace: Trace, forward: Forward) -> dict[str, list[Site]]:
+    ranges = trace.ranges[trace.ranges["rank"] == forward.rank]
+    ranges = ranges[ranges["name"].astype(str).str.startswith(SITE_RANGE)]
+    if len(ranges) == 0:
+        return {}
+    # The executions are the same program, so one of them places the sites; the last is surely no warm-up.
+    rows = trace.kernels.loc[forward.rows[-1]]
+    found: dict[str, list[Site]] = {}
+    for span in ranges.sort_values("start_ns").itertuples():
+        inside = (rows["start_ns"] >= span.start_ns) & (rows["start_ns"] < span.end_ns)
+        inside &= (rows["process"] == span.process) & (rows["thread"] == span.thread)
+        columns = np.flatnonzero(inside.to_numpy())
+        if len(columns) == 0:
+            continue
+        kind, subtype, layer, path = str(span.name).removeprefix(SITE_RANGE).split("|")[:4]
+        site = Site(kind, subtype, int(layer), tuple(int(c) for c in columns), 2, path)
+        found.setdefault(kind, []).append(site)
+    return {kind: _numbered(sites) for kind, sites in found.items()}
+
+
+def _numbered(sites: list[Site]) -> list[Site]:
+    ordered = sorted(sites, key=lambda s: s.columns[0])
+    return [replace(site, site=number) for number, site in enumerate(ordered)]

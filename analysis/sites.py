@@ -1,0 +1,69 @@
+"""A site of a boundary, and the filter that narrows a set of sites."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fusionscope.profiler.errors import FusionScopeError
+
+
+@dataclass(frozen=True)
+class Site:
+    """One occurrence of a boundary in a forward: `columns` are the numbers of its launches, in order of start."""
+
+    boundary: str
+    subtype: str
+    #: -1 where the rung does not know the layer.
+    layer: int
+    columns: tuple[int, ...]
+    rung: int
+    path: str = ""
+    declined: str = ""
+    #: "split" or "fused" where a rule said so.
+    form: str = ""
+    site: int = 0
+
+
+_COMPARE: dict[str, Callable[[object, object], bool]] = {
+    ">=": operator.ge,  # type: ignore[dict-item]
+    "<=": operator.le,  # type: ignore[dict-item]
+    "!=": operator.ne,
+    ">": operator.gt,  # type: ignore[dict-item]
+    "<": operator.lt,  # type: ignore[dict-item]
+    "=": operator.eq,
+}
+_NUMBERS, _TEXTS = ("layer", "site"), ("subtype", "path")
+_TERM = re.compile(r"^\s*(\w+)\s*(>=|<=|!=|>|<|=)\s*([\w.-]+)\s*$")
+
+
+def select(sites: list[Site], expression: str) -> list[Site]:
+    """Sites for which every comma-separated term holds, e.g. `layer>=3,subtype=ffn_exit`.
+
+    Fields are layer, site (numbers), subtype and path (texts, with = and != only).
+    Raises FusionScopeError for another field, a bad term, or a layer that the rung does not know.
+    """
+    kept = sites
+    for term in expression.split(","):
+        match = _TERM.match(term)
+        if match is None or match[1] not in _NUMBERS + _TEXTS:
+            raise FusionScopeError(
+                f"--sites cannot read {term.strip()!r}: write terms such as layer>=3, site<10, subtype=ffn_exit or "
+                "path=triton, joined by commas."
+            )
+        field, sign, text = match.groups()
+        if field in _TEXTS and sign not in ("=", "!="):
+            raise FusionScopeError(f"--sites compares {field} only with = or !=, not {sign}.")
+        if field in _NUMBERS and not re.fullmatch(r"-?\d+", text):
+            raise FusionScopeError(f"--sites compares {field} with a whole number, not {text!r}.")
+        if field == "layer" and any(s.layer < 0 for s in kept) and all(s.rung == 4 for s in kept):
+            raise FusionScopeError(
+                "--sites layer needs sites that know their layer, and rules by name do not: "
+                "import with --provenance, or narrow by site or subtype."
+            )
+        value: object = int(text) if field in _NUMBERS else text
+        compare = _COMPARE[sign]
+        kept = [s for s in kept if compare(getattr(s, field), value)]
+    return kept
