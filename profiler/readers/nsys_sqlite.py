@@ -1,0 +1,287 @@
+"""Nsight Systems SQLite exports, node mode and graph mode, of any schema generation.
+
+Columns are found by name: their order and number change between releases. Correlation ids repeat between processes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+import pandas as pd
+
+from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers.replays import number_replays
+from fusionscope.profiler.trace import Trace, table
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_DEVICE_TABLES = {KERNEL: "kernel", "CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
+_ROW = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+# NVTX push/pop and start/end, then the same two of NVTX 1 extensions (ENUM_NSYS_EVENT_TYPE).
+_RANGE_EVENTS = (59, 60, 70, 71)
+_GRAPH_LAUNCH = r"c(?:u|uda)GraphLaunch"
+
+
+def read(path: str | Path) -> Trace:
+    """The tables of one export.
+
+    Several processes in one file are several ranks, numbered by device and then process; a warning says which is which.
+    Raises UnreadableTrace where the file is no Nsight export, is damaged, or holds no GPU work.
+    """
+    path = Path(path)
+    # immutable: a trace on a read-only or shared disk must open without a lock file beside it.
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+    try:
+        connection = sqlite3.connect(uri, uri=True)
+        try:
+            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+            return _read(_Export(connection, path))
+        finally:
+            connection.close()
+    except (sqlite3.Error, pd.errors.DatabaseError) as error:
+        raise UnreadableTrace(
+            f"{path} is a damaged SQLite file ({error}): export it again with `nsys export --type sqlite`."
+        ) from error
+    except (OverflowError, ValueError, TypeError) as error:
+        raise UnreadableTrace(
+            f"{path} has a value that no Nsight export holds ({error}): "
+            "export it again with `nsys export --type sqlite`."
+        ) from error
+
+
+class _Export:
+    """One open file: which tables and columns it has."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self.path = path
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self.tables = {str(name) for (name,) in names}
+
+    def columns(self, name: str) -> set[str]:
+        return {str(row[1]) for row in self.connection.execute(f'PRAGMA table_info("{name}")')}
+
+    def select(self, name: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame:
+        """The columns of a table; an absent optional column is all missing. Raises UnreadableTrace without a needed one."""
+        if name not in self.tables:
+            return pd.DataFrame(columns=[*needed, *optional], dtype="object")
+        present = self.columns(name)
+        if lacking := [column for column in needed if column not in present]:
+            raise UnreadableTrace(
+                f"{self.path}: table {name} has no column {', '.join(lacking)}; "
+                "export the report again with `nsys export --type sqlite`."
+            )
+        # `end` is a word of SQL, so every name is quoted; a quoted name that is absent would read as a text.
+        picked = [f'"{column}"' if column in present else f'NULL AS "{column}"' for column in (*needed, *optional)]
+        # Python integers, not pandas' guess: an id beside a NULL would turn to float and lose its low bits.
+        rows = self.connection.execute(f'SELECT {", ".join(picked)} FROM "{name}"').fetchall()
+        return pd.DataFrame(rows, columns=[*needed, *optional], dtype="object")
+
+    def metadata(self, name: str) -> dict[str, str]:
+        return {str(k): str(v) for k, v in self.select(name, ("name", "value")).itertuples(index=False)}
+
+
+def _read(export: _Export) -> Trace:
+    if "StringIds" not in export.tables or not {KERNEL, GRAPH_TRACE, RUNTIME, "META_DATA_EXPORT"} & export.tables:
+        found = ", ".join(sorted(export.tables)[:5]) or "none"
+        raise UnreadableTrace(
+            f"{export.path} is an SQLite file but no Nsight Systems export: it lacks StringIds and {KERNEL} "
+            f"(its tables: {found}); make one with `nsys export --type sqlite`."
+        )
+    strings = export.select("StringIds", ("id", "value"))
+    names: dict[int, str] = {int(i): str(v) for i, v in strings.itertuples(index=False) if v is not None}
+    warnings: list[str] = []
+    device, raw = _device_rows(export, names, warnings)
+    graphs = export.select(GRAPH_TRACE, (*_ROW, "graphId"))
+    graphs = _device_columns(graphs)
+    calls = _runtime(export, names)
+    ranks = _Ranks(pd.concat([device, graphs], ignore_index=True) if len(graphs) else device)
+    if not ranks.units:
+        processes = int(calls["process"].nunique()) if len(calls) else 0
+        raise UnreadableTrace(
+            f"{export.path} holds 0 kernels from {processes} processes: the GPU work ran in a process that Nsight did "
+            "not follow or after the capture ended; record with --trace=cuda,nvtx --trace-fork-before-exec=true."
+        )
+    if len(ranks.units) > 1:
+        warnings.append(ranks.sentence())
+    launches = table("launches", calls.assign(rank=ranks.of_calls(calls, device)))
+    launches = launches[launches["rank"] >= 0].sort_values(["rank", "start_ns"], kind="stable")
+    kernels = table("kernels", device.assign(rank=ranks.of(device), name=raw, raw_name=raw))
+    kernels["replay"], doubts = number_replays(kernels, launches)
+    in_graph = bool(((kernels["graph"] >= 0) & (kernels["kind"] == "kernel")).any())
+    graph_mode = not in_graph and (len(graphs) > 0 or (_mode(export) == "Graph" and bool(launches["is_graph"].any())))
+    return Trace(
+        kernels=kernels.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
+        launches=launches.reset_index(drop=True),
+        ranges=_ranges(export, names, ranks),
+        timings=_replay_times(graphs, ranks, warnings),
+        machine=_machine(export),
+        graph_mode=graph_mode,
+        warnings=tuple(warnings if graph_mode else [*warnings, *doubts]),
+    )
+
+
+def _device_columns(rows: pd.DataFrame) -> pd.DataFrame:
+    """start_ns, duration_ns, device, stream, correlation, process, untimed from the columns that all GPU tables share."""
+    whole = {c: rows[c].fillna(-1).astype("int64") for c in _ROW}
+    duration = whole["end"] - whole["start"]
+    return pd.DataFrame(
+        {
+            "start_ns": whole["start"],
+            "duration_ns": duration.clip(lower=0),
+            "device": whole["deviceId"],
+            "stream": whole["streamId"],
+            "correlation": whole["correlationId"],
+            "process": _pid(whole["globalPid"]),
+            "untimed": ((whole["start"] == 0) & (whole["end"] == 0)) | (duration < 0),
+        }
+    )
+
+
+def _pid(global_id: pd.Series[int]) -> pd.Series[int]:
+    # Bits 24 to 47; those above number the machine. Floor division is right for ids that read as negative, too.
+    return global_id // 2**24 % 2**24
+
+
+def _device_rows(export: _Export, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Categorical]:
+    parts, texts = [], []
+    for name, kind in _DEVICE_TABLES.items():
+        if name not in export.tables:
+            continue
+        optional = ("graphNodeId", "demangledName", "shortName", "mangledName", "copyKind")
+        rows = export.select(name, _ROW, optional)
+        part = _device_columns(rows).assign(kind=kind)
+        # graphNodeId: the graph in the high 32 bits, the node's ordinal in the low ones; 0 and NULL are eager.
+        node = rows["graphNodeId"].fillna(0).astype("int64")
+        part["graph"] = (node // 2**32).where(node != 0, -1)
+        part["node"] = (node % 2**32).where(node != 0, -1)
+        parts.append(part)
+        texts.append(_kernel_names(rows, names) if kind == "kernel" else _copy_names(rows, kind))
+    if not parts:
+        empty = _device_columns(pd.DataFrame(columns=list(_ROW), dtype="object"))
+        return empty.assign(kind="", graph=-1, node=-1), pd.Categorical([])
+    device = pd.concat(parts, ignore_index=True)
+    untimed = int(device["untimed"].sum())
+    if untimed:
+        warnings.append(f"{untimed} of {len(device)} GPU records have no time: Nsight did not collect it.")
+    return device, pd.Categorical(pd.concat(texts, ignore_index=True))
+
+
+def _kernel_names(rows: pd.DataFrame, names: dict[int, str]) -> pd.Series[str]:
+    text = rows["demangledName"].map(names)
+    for fallback in ("shortName", "mangledName"):
+        text = text.fillna(rows[fallback].map(names))
+    return text.fillna("").astype("object")
+
+
+_COPY = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+
+
+def _copy_names(rows: pd.DataFrame, kind: str) -> pd.Series[str]:
+    if kind == "memset":
+        return pd.Series(["Memset"] * len(rows), dtype="object")
+    return rows["copyKind"].map(lambda code: f"Memcpy {_COPY[code]}" if code in _COPY else "Memcpy").astype("object")
+
+
+def _runtime(export: _Export, names: dict[int, str]) -> pd.DataFrame:
+    rows = export.select(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
+    rows = rows.dropna(subset=["start", "end", "globalTid"])
+    rows = rows.assign(text=rows["nameId"].map(names).fillna("").astype(str))
+    rows = rows[rows["text"].str.contains("Launch") & ~rows["text"].str.contains("HostFunc")].reset_index(drop=True)
+    tid = rows["globalTid"].astype("int64")
+    return pd.DataFrame(
+        {
+            "process": _pid(tid),
+            "thread": tid % 2**24,
+            "name": rows["text"].str.replace(r"_v\d+$", "", regex=True),
+            "start_ns": rows["start"].astype("int64"),
+            "end_ns": rows["end"].astype("int64"),
+            "correlation": rows["correlationId"].fillna(-1).astype("int64"),
+            "is_graph": rows["text"].str.contains(_GRAPH_LAUNCH, regex=True),
+        }
+    )
+
+
+class _Ranks:
+    """Ranks of one file: one per (process, device) with GPU work, by device, then process."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        pairs = rows[["device", "process"]].drop_duplicates()
+        self.units = sorted((int(d), int(p)) for d, p in pairs.itertuples(index=False))
+        self._rank = {unit: rank for rank, unit in enumerate(self.units)}
+        self._first: dict[int, int] = {}
+        for rank, (_, process) in enumerate(self.units):
+            self._first.setdefault(process, rank)
+
+    def of(self, rows: pd.DataFrame) -> list[int]:
+        return [self._rank[d, p] for d, p in zip(rows["device"], rows["process"], strict=True)]
+
+    def of_processes(self, processes: pd.Series[int]) -> pd.Series[int]:
+        """The first rank of each process, -1 where it has no GPU work."""
+        return processes.map(self._first).fillna(-1).astype("int64")
+
+    def of_calls(self, calls: pd.DataFrame, device: pd.DataFrame) -> pd.Series[int]:
+        """A host call goes to the rank of the device that it launched on; without one, to its process's first rank."""
+        first = self.of_processes(calls["process"])
+        if len(self._first) == len(self.units):
+            return first
+        on = device.drop_duplicates(["process", "correlation"])[["process", "correlation", "device"]]
+        where = calls[["process", "correlation"]].merge(on, on=["process", "correlation"], how="left")["device"]
+        pairs = zip(where, calls["process"], first, strict=True)
+        return pd.Series([self._rank.get((d, p), f) for d, p, f in pairs], dtype="int64")
+
+    def sentence(self) -> str:
+        said = ", ".join(f"rank {rank} is process {p} on device {d}" for rank, (d, p) in enumerate(self.units))
+        return f"The file holds {len(self.units)} ranks, numbered by device, then process: {said}."
+
+
+def _ranges(export: _Export, names: dict[int, str], ranks: _Ranks) -> pd.DataFrame:
+    rows = export.select("NVTX_EVENTS", ("start", "end", "globalTid"), ("eventType", "text", "textId"))
+    kind = rows["eventType"]
+    rows = rows[rows["end"].notna() & rows["start"].notna() & (kind.isin(_RANGE_EVENTS) | kind.isna())]
+    rows = rows.dropna(subset=["globalTid"])
+    tid = rows["globalTid"].astype("int64")
+    found = pd.DataFrame(
+        {
+            "process": _pid(tid),
+            "thread": tid % 2**24,
+            "name": rows["text"].fillna(rows["textId"].map(names)).fillna("").astype(str),
+            "start_ns": rows["start"].astype("int64"),
+            "end_ns": rows["end"].astype("int64"),
+        }
+    )
+    found = found.assign(rank=ranks.of_processes(found["process"]))
+    found = found[found["rank"] >= 0].sort_values(["rank", "start_ns"], kind="stable")
+    return table("ranges", found)
+
+
+def _replay_times(graphs: pd.DataFrame, ranks: _Ranks, warnings: list[str]) -> pd.DataFrame:
+    """One row per graph launch of a graph-mode export, in the order of their start."""
+    if graphs.empty:
+        return table("timings")
+    if untimed := int(graphs["untimed"].sum()):
+        warnings.append(f"{untimed} of {len(graphs)} graph replays have no time: Nsight did not collect it.")
+    rows = graphs.assign(rank=ranks.of(graphs))[~graphs["untimed"]].sort_values(["rank", "start_ns"], kind="stable")
+    columns = rows[["rank", "process", "duration_ns"]]
+    return table("timings", columns.assign(source="graph-level trace"))
+
+
+def _mode(export: _Export) -> str:
+    found = export.metadata("META_DATA_CAPTURE") if "META_DATA_CAPTURE" in export.tables else {}
+    return next((value for name, value in found.items() if name.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE")), "")
+
+
+def _machine(export: _Export) -> dict[str, str]:
+    machine = {}
+    gpus = export.select("TARGET_INFO_GPU", (), ("name",))["name"].dropna()
+    if names := ", ".join(dict.fromkeys(str(name) for name in gpus if name)):
+        machine["gpu"] = names
+    about = export.metadata("META_DATA_EXPORT") if "META_DATA_EXPORT" in export.tables else {}
+    machine["profiler"] = f"Nsight Systems {about.get('EXPORT_PRODUCT_VERSION', '')}".strip()
+    system = export.metadata("TARGET_INFO_SYSTEM_ENV") if "TARGET_INFO_SYSTEM_ENV" in export.tables else {}
+    if driver := system.get("NvDriverVersion"):
+        machine["driver"] = driver
+    return machine
