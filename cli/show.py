@@ -1,0 +1,73 @@
+"""`fusionscope show RUN`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fusionscope.cli.common import JsonOpt, RunArg, StoreOpt, emit, open_store
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fusionscope.analysis.totals import Totals
+    from fusionscope.profiler.store import Run
+
+
+def show(run: RunArg, store: StoreOpt = None, json: JsonOpt = False) -> None:
+    """Say what is in a run: launches, kernel time, busy time, ranks and labels of the whole trace.
+
+    Example: fusionscope show my-run --json
+    """
+    from fusionscope.analysis.totals import totals
+
+    opened = open_store(store).load(run)
+    found = totals(opened.trace)
+    emit(json, payload(opened, found), lambda: render(opened, found))
+
+
+def payload(run: Run, found: Totals) -> dict[str, Any]:
+    """The JSON of `show`: totals of everything in the trace, labels, and run.json as `info`."""
+    import msgspec
+
+    return {
+        "run": run.info.id,
+        "name": run.info.name,
+        "path": str(run.path),
+        "launches": found.launches,
+        "kernel_time_ns": found.kernel_time_ns,
+        "busy_time_ns": found.busy_time_ns,
+        "graph_launches": found.graph_launches,
+        "ranks": len(found.rank_ids),
+        "rank_ids": found.rank_ids,
+        "devices": found.devices,
+        "labels": run.info.labels,
+        "warnings": run.info.warnings,
+        "info": msgspec.to_builtins(run.info),
+    }
+
+
+def render(run: Run, found: Totals) -> RenderableType:
+    """The same for people."""
+    from fusionscope.cli import output
+
+    info = run.info
+    rows: list[tuple[str, object]] = [
+        ("model", info.model or "unknown"),
+        ("tp, batch, context", ", ".join(_known(value) for value in (info.tp, info.batch, info.context))),
+        ("recorded by", info.profiler or "unknown (imported)"),
+        ("machine", info.machine.get("gpu") or ("CPU" if info.device == "cpu" else "unknown GPU")),
+        ("labels", ", ".join(info.labels) or "none"),
+        ("ranks", ", ".join(map(str, found.rank_ids)) or "none"),
+        ("devices", found.devices),
+        ("launches", f"{found.launches:,}"),
+        ("graph launches", f"{found.graph_launches:,}"),
+        ("kernel time", f"{output.microseconds(found.kernel_time_ns)} us"),
+        ("busy time", f"{output.microseconds(found.busy_time_ns)} us"),
+        ("stored in", run.path),
+        *(("warning", text) for text in info.warnings),
+    ]
+    return output.pairs(f"Run {info.id}" + (f" ({info.name})" if info.name else ""), rows)
+
+
+def _known(value: int) -> str:
+    return "unknown" if value < 0 else str(value)

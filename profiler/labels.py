@@ -1,0 +1,31 @@
+"""The labels that a trace earns by what it holds, whoever recorded it."""
+
+from __future__ import annotations
+
+from fusionscope.profiler.trace import Trace
+
+
+def ranks_of(trace: Trace) -> list[int]:
+    """The ranks that have device rows or launches, in order."""
+    present = set(trace.kernels["rank"].unique()) | set(trace.launches["rank"].unique())
+    return sorted(int(rank) for rank in present)
+
+
+def trace_labels(trace: Trace, world_size: int = 0) -> set[str]:
+    """`graph mode`, `cpu`, `eager` and `incomplete`, as far as the tables show them.
+
+    `world_size` is what the user says of the run (0: nothing); the file's own word counts as well.
+    """
+    labels = set()
+    kinds = set(trace.kernels["kind"].unique())
+    on_cpu = "op" in kinds and "kernel" not in kinds
+    in_graphs = bool(trace.launches["is_graph"].any()) or bool((trace.kernels["replay"] >= 0).any())
+    if trace.graph_mode:
+        labels.add("graph mode")
+    if on_cpu:
+        labels.add("cpu")
+    elif not in_graphs and not trace.graph_mode:
+        labels.add("eager")
+    if max(trace.world_size, world_size) > max(len(ranks_of(trace)), 1):
+        labels.add("incomplete")
+    return labels
