@@ -1,0 +1,156 @@
+"""A JSON document of any size, one value of its long list at a time, read the way profilers really write it.
+
+Profilers write text that is not quite JSON: bare inf and nan, single backslashes, control characters, broken UTF-8.
+Such a value is repaired; the others take the fast way.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any, BinaryIO
+
+from fusionscope.profiler.errors import UnreadableTrace
+
+_CHUNK = 1 << 20
+#: No event of a profiler is this long: a longer value means that the document is broken.
+_LONGEST = 64 << 20
+_DEPTH = 24
+_SPACE = re.compile(rb"[\s\xef\xbb\xbf]*")
+_STRING = rb'"(?:[^"\\]|\\.)*+"'
+
+
+def _nested(depth: int) -> bytes:
+    # Possessive repeats: a match never backtracks, so a broken value costs one pass.
+    pattern = rb'[\[{](?:[^\[\]{}"]++|' + _STRING + rb")*+[\]}]"
+    for _ in range(depth):
+        pattern = rb'[\[{](?:[^\[\]{}"]++|' + _STRING + rb"|" + pattern + rb")*+[\]}]"
+    return pattern
+
+
+_VALUE = re.compile(_nested(_DEPTH) + rb"|" + _STRING + rb"|[^\s,\[\]{}\":]++(?=[\s,\]}])", re.DOTALL)
+
+
+class JsonStream:
+    """A cursor over the bytes of one document. Errors are UnreadableTrace with the byte at which they show."""
+
+    def __init__(self, file: BinaryIO, label: str) -> None:
+        self._file = file
+        self._label = label
+        self._buffer = b""
+        self._at = 0
+        self._dropped = 0
+        self._chunk = _CHUNK
+
+    def broken(self, what: str) -> UnreadableTrace:
+        where = self._dropped + self._at
+        return UnreadableTrace(f"{self._label} {what} (at byte {where}): copy or record the trace again.")
+
+    def _more(self) -> bool:
+        read = self._file.read(self._chunk)
+        self._dropped += self._at
+        self._buffer = self._buffer[self._at :] + read
+        self._at = 0
+        return bool(read)
+
+    def peek(self) -> bytes:
+        """The next byte that is not white space, b"" at the end."""
+        while True:
+            match = _SPACE.match(self._buffer, self._at)
+            self._at = match.end() if match else self._at
+            if self._at < len(self._buffer):
+                return self._buffer[self._at : self._at + 1]
+            if not self._more():
+                return b""
+
+    def take(self, expected: bytes) -> None:
+        found = self.peek()
+        if found != expected:
+            what = f"has {found!r} where {expected!r} belongs" if found else "ends in the middle of the document"
+            raise self.broken(what)
+        self._at += 1
+
+    def value(self) -> bytes:
+        """The bytes of the next value."""
+        self.peek()
+        while not (match := _VALUE.match(self._buffer, self._at)):
+            # Reading twice as much each time keeps a long value linear.
+            self._chunk *= 2
+            if self._chunk > _LONGEST or not self._more():
+                left = self._buffer[self._at : self._at + 40]
+                raise self.broken(f"ends in the middle of a value, or nests too deeply, after {left!r}")
+        self._chunk = _CHUNK
+        self._at = match.end()
+        return match.group()
+
+    def items(self) -> Iterator[bytes]:
+        """The values of a list, the bracket included."""
+        self.take(b"[")
+        if self.peek() == b"]":
+            self._at += 1
+            return
+        while True:
+            yield self.value()
+            if self.peek() == b",":
+                self._at += 1
+                # Some writers leave a comma after the last event.
+                if self.peek() != b"]":
+                    continue
+            self.take(b"]")
+            return
+
+    def keys(self) -> Iterator[str]:
+        """The keys of an object, the braces included; the caller takes each value before the next key."""
+        self.take(b"{")
+        while self.peek() != b"}":
+            key = self.value()
+            if not key.startswith(b'"'):
+                raise self.broken("has a key that is no text")
+            self.take(b":")
+            yield str(lenient(key, self))
+            if self.peek() == b",":
+                self._at += 1
+            elif self.peek() != b"}":
+                raise self.broken("ends in the middle of the document" if not self.peek() else "lacks a comma")
+        self.take(b"}")
+
+    def end(self) -> None:
+        """Nothing may follow: two processes that write one path leave two documents, spliced."""
+        if self.peek():
+            raise self.broken("goes on after the end of its JSON document, as when two processes wrote one path")
+
+
+_TOKEN = re.compile(rf"({_STRING.decode()})|([-+]?\b(?:inf(?:inity)?|nan)\b)", re.DOTALL | re.IGNORECASE)
+_ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|["\\/bfnrt]|)', re.DOTALL)
+
+
+def lenient(value: bytes, stream: JsonStream) -> Any:
+    """A value that may need repair; decimals stay text, inf and nan become None."""
+    text = _TOKEN.sub(_repair, value.decode("utf-8", errors="replace"))
+    try:
+        return json.loads(text, strict=False, parse_float=str, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise stream.broken(f"has a value that is no JSON, {text[:60]!r}") from error
+
+
+def _repair(match: re.Match[str]) -> str:
+    if match.group(2):
+        return "null"
+    return _ESCAPE.sub(lambda escape: escape.group() if escape.group(1) else "\\\\", match.group())
+
+
+def nanoseconds(text: str, unit: int) -> int | None:
+    """A decimal number in units of `unit` ns as whole ns, without a float on the way; None where it is no number.
+
+    A float64 at 5e12 us has lost its nanoseconds.
+    """
+    whole, _, fraction = text.partition(".")
+    if unit == 1000 and len(fraction) <= 3 and whole.isdecimal() and (fraction.isdecimal() or not fraction):
+        return int(whole) * 1000 + int((fraction + "000")[:3])
+    try:
+        exact = Decimal(text) * unit
+        return int(exact.to_integral_value()) if exact.is_finite() and abs(exact) < 2**63 else None
+    except InvalidOperation:
+        return None

@@ -1,0 +1,341 @@
+"""torch.profiler's Chrome JSON (Kineto) from CUDA, ROCm and the CPU, in every spelling since 2020.
+
+Events are read one by one, so that a file of many GB of python_function events costs no memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from array import array
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+import pandas as pd
+
+from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers.cpu_ops import leaf_operators
+from fusionscope.profiler.readers.json_stream import JsonStream, lenient, nanoseconds
+from fusionscope.profiler.readers.replays import KEY, number_replays
+from fusionscope.profiler.trace import Trace, table
+
+# Old Kineto wrote Kernel, Memcpy, Runtime, Operator.
+_GPU = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+}
+_CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
+_OPERATORS = {"cpu_op", "operator"}
+_RANGES = {"user_annotation"}
+
+
+class _Args(msgspec.Struct):
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+    rank: Any = None
+    graph: Any = msgspec.field(name="graph id", default=None)
+    node: Any = msgspec.field(name="graph node id", default=None)
+
+
+class _Event(msgspec.Struct):
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    # Raw keeps the decimals as they are written.
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    pid: Any = None
+    tid: Any = None
+    args: _Args | None = None
+
+
+_decoder = msgspec.json.Decoder(_Event)
+_NO_ARGS = _Args()
+
+
+def read(path: str | Path) -> Trace:
+    """The tables of one .json or .json.gz file: an object, or a bare list of events.
+
+    The rank comes from distributedInfo (wherever it stands), else the file's name, else 0; a file merged from several
+    ranks says the rank of each event. Without any GPU row the leaf operators of the CPU are the launches.
+    Raises UnreadableTrace with the byte at which the document breaks, or with what the events lack.
+    """
+    path = Path(path)
+    reading = _Reading()
+    try:
+        with open(path, "rb") as plain:
+            zipped = plain.read(2) == b"\x1f\x8b"
+            plain.seek(0)
+            stream = JsonStream(cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if zipped else plain, str(path))
+            _walk(stream, reading)
+    except (EOFError, gzip.BadGzipFile, OSError) as error:
+        raise UnreadableTrace(f"{path} cannot be read to its end ({error}): copy the trace again.") from error
+    except Exception as error:
+        if type(error).__module__ == "zlib":
+            raise UnreadableTrace(f"{path} is a damaged gzip file ({error}): copy the trace again.") from error
+        raise
+    return reading.trace(path)
+
+
+def _walk(stream: JsonStream, reading: _Reading) -> None:
+    if stream.peek() == b"[":
+        for event in stream.items():
+            reading.add(event, stream)
+    else:
+        for key in stream.keys():
+            if key == "traceEvents" and stream.peek() == b"[":
+                for event in stream.items():
+                    reading.add(event, stream)
+            else:
+                reading.metadata[key] = lenient(stream.value(), stream)
+    stream.end()
+
+
+class Columns:
+    """Rows of int64 columns and one text column, packed: tens of millions fit in memory."""
+
+    def __init__(self, *names: str) -> None:
+        self.numbers = {name: array("q") for name in names}
+        self._columns = tuple(self.numbers.values())
+        self._texts: dict[str, int] = {}
+        self._codes = array("q")
+
+    def add(self, text: str, *values: int) -> None:
+        self._codes.append(self._texts.setdefault(text, len(self._texts)))
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def frame(self) -> pd.DataFrame:
+        data: dict[str, Any] = {name: pd.Series(column, dtype="int64") for name, column in self.numbers.items()}
+        data["name"] = pd.Categorical.from_codes(list(self._codes), categories=list(self._texts))
+        return pd.DataFrame(data)
+
+
+_HOST = ("rank", "process", "thread", "start_ns", "end_ns")
+_KINDS = ("kernel", "memcpy", "memset")
+
+
+class _Reading:
+    """What has been read so far of one file."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self.gpu = Columns(
+            "rank", "kind", "device", "stream", "start_ns", "duration_ns", "correlation", "graph", "node", "untimed"
+        )
+        self.calls = Columns(*_HOST, "correlation")
+        self.ranges = Columns(*_HOST)
+        self.operators = Columns(*_HOST)
+        self.events = 0
+        self.with_category = 0
+        self.skipped = 0
+        self._labels: dict[str, int] = {}
+
+    def add(self, raw: bytes, stream: JsonStream) -> None:
+        self.events += 1
+        try:
+            event = _decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            event = _repaired(raw, stream)
+        if not event.cat:
+            return
+        self.with_category += 1
+        if event.ph != "X":
+            return
+        category = event.cat.lower()
+        if category in _GPU:
+            self._add_gpu(event, _GPU[category])
+        elif category in _CALLS:
+            if "Launch" in event.name and "HostFunc" not in event.name:
+                args = event.args or _NO_ARGS
+                self._add_host(self.calls, event, _whole(args.correlation))
+        elif category in _RANGES:
+            self._add_host(self.ranges, event)
+        elif category in _OPERATORS and not len(self.gpu):
+            self._add_host(self.operators, event)
+
+    def _rank(self, event: _Event) -> int:
+        """Rank that the event itself tells of, -1 where the file decides."""
+        args = event.args or _NO_ARGS
+        if args.rank is not None:
+            return _whole(args.rank)
+        if isinstance(event.pid, str) and (label := re.match(r"\[(.+?)\]", event.pid)):
+            # SGLang's merged files: pid is "[TP00-DP01] 83". The labels sort as the ranks do; see trace().
+            return -2 - self._labels.setdefault(label.group(1), len(self._labels))
+        return -1
+
+    def _add_gpu(self, event: _Event, kind: str) -> None:
+        args = event.args or _NO_ARGS
+        start, duration = _time(event.ts), _time(event.dur)
+        if start is None:
+            self.skipped += 1
+            return
+        device = _whole(args.device if args.device is not None else event.pid)
+        queue = _whole(args.stream if args.stream is not None else event.tid)
+        # The node's graph is in the high 32 bits, its ordinal in the low ones; 0 is "not in a graph".
+        node, graph = _whole(args.node), _whole(args.graph)
+        if node > 0:
+            graph, node = node >> 32, node & 0xFFFFFFFF
+        else:
+            graph, node = (graph if graph > 0 else -1), -1
+        untimed = duration is None
+        self.gpu.add(
+            event.name,
+            self._rank(event),
+            _KINDS.index(kind),
+            device,
+            queue,
+            start,
+            max(duration or 0, 0),
+            _whole(args.correlation),
+            graph,
+            node,
+            int(untimed),
+        )
+
+    def _add_host(self, columns: Columns, event: _Event, *more: int) -> None:
+        start, duration = _time(event.ts), _time(event.dur)
+        if start is None:
+            self.skipped += 1
+            return
+        end = start + max(duration or 0, 0)
+        columns.add(event.name, self._rank(event), _whole(event.pid), _whole(event.tid), start, end, *more)
+
+    def trace(self, path: Path) -> Trace:
+        if not self.with_category:
+            raise UnreadableTrace(
+                f"{path} has {self.events} events and none with a category (`cat`): it is no torch.profiler trace; "
+                "export one with prof.export_chrome_trace()."
+            )
+        if not len(self.gpu) and not len(self.operators):
+            raise UnreadableTrace(
+                f"{path} has {self.events} events but no GPU kernel and no CPU operator: record with "
+                "ProfilerActivity.CUDA (or CPU) while the forward runs."
+            )
+        warnings: list[str] = []
+        if self.skipped:
+            warnings.append(f"{self.skipped} of {self.events} events have no readable time and were left out.")
+        gpu, calls, ranges = self.gpu.frame(), self.calls.frame(), self.ranges.frame()
+        operators = self.operators.frame() if not len(gpu) else self.operators.frame().iloc[:0]
+        frames = [gpu, calls, ranges, operators]
+        self._number_ranks(frames, _file_rank(self.metadata, path), warnings)
+        base = _whole(self.metadata.get("baseTimeNanoseconds"))
+        for frame in frames:
+            for column in {"start_ns", "end_ns"} & set(frame.columns):
+                frame[column] += max(base, 0)
+        launches = table("launches", calls.assign(is_graph=calls["name"].astype(str).str.contains("GraphLaunch")))
+        if len(gpu):
+            kernels = _kernels(gpu, launches, ranges)
+        else:
+            kernels = leaf_operators(operators, ranges)
+        kernels["replay"], doubts = number_replays(kernels, launches)
+        return Trace(
+            kernels=kernels.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
+            launches=launches.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
+            ranges=table("ranges", ranges.sort_values(["rank", "start_ns"], kind="stable")),
+            machine=_machine(self.metadata, bool(len(gpu)), warnings),
+            warnings=(*warnings, *doubts),
+            world_size=max(_whole(_distributed(self.metadata).get("world_size")), 0),
+        )
+
+    def _number_ranks(self, frames: list[pd.DataFrame], file_rank: int, warnings: list[str]) -> None:
+        order = {label: rank for rank, label in enumerate(sorted(self._labels))}
+        if len(order) > 1:
+            said = ", ".join(f"rank {rank} is {label}" for label, rank in order.items())
+            warnings.append(f"The file holds {len(order)} ranks, numbered by label: {said}.")
+        told = {-2 - code: order[label] for label, code in self._labels.items()} | {-1: file_rank}
+        for frame in frames:
+            frame["rank"] = frame["rank"].map(lambda rank: told.get(rank, rank)).astype("int64")
+
+
+def _repaired(raw: bytes, stream: JsonStream) -> _Event:
+    value = lenient(raw, stream)
+    if not isinstance(value, dict):
+        return _Event()
+    args = value.get("args")
+    if isinstance(args, dict):
+        names = ("device", "stream", "correlation", "rank", "graph id", "graph node id")
+        known = _Args(*(args.get(name) for name in names))
+    else:
+        known = _NO_ARGS
+    text = {name: value[name] if isinstance(value.get(name), str) else "" for name in ("ph", "cat", "name")}
+    times = {name: msgspec.Raw(str(value[name]).encode()) for name in ("ts", "dur") if value.get(name) is not None}
+    return _Event(**text, **times, pid=value.get("pid"), tid=value.get("tid"), args=known)
+
+
+def _time(raw: msgspec.Raw) -> int | None:
+    """Microseconds as written to whole nanoseconds."""
+    text = bytes(raw).strip(b'"').decode("ascii", errors="replace")
+    return nanoseconds(text, 1000) if text else None
+
+
+_DIGITS = re.compile(r"(\d+)\s*$")
+
+
+def _whole(value: Any) -> int:
+    """An id as a number: "stream 7" and "[TP00] 83" count as 7 and 83; -1 where there is none."""
+    if isinstance(value, bool) or value is None:
+        return -1
+    if isinstance(value, str) and (match := _DIGITS.search(value)):
+        value = int(match.group(1)[:19])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) < 2**63 else -1
+
+
+def _kernels(gpu: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFrame:
+    """GPU rows know their device, not their process: that is the launching call's, else the rank's only one."""
+    host = pd.concat([launches[["rank", "process"]], ranges[["rank", "process"]]])
+    usual = host.groupby("rank")["process"].agg(lambda found: int(found.mode().iloc[0]))
+    by_call = launches.drop_duplicates(["rank", "correlation"])[KEY]
+    found = gpu[["rank", "correlation"]].merge(by_call, on=["rank", "correlation"], how="left")["process"]
+    process = found.fillna(gpu["rank"].map(usual)).fillna(-1).astype("int64")
+    raw = gpu["name"]
+    short = {name: re.sub(r"(?: \[clone \.kd\]|\.kd)$", "", name) for name in raw.cat.categories}
+    kinds = pd.Categorical.from_codes(gpu["kind"].tolist(), categories=list(_KINDS))
+    rest = gpu.drop(columns=["kind", "name"])
+    named = rest.assign(process=process, kind=kinds, raw_name=raw, name=raw.astype("object").map(short))
+    return table("kernels", named)
+
+
+def _distributed(metadata: dict[str, Any]) -> dict[str, Any]:
+    found = metadata.get("distributedInfo")
+    return found if isinstance(found, dict) else {}
+
+
+# vLLM: dp0_pp0_tp0_dcp0_ep0_rank0; TensorRT-LLM: -rank-0; SGLang: -TP-0
+_RANK_IN_NAME = (r"rank[-_]?(\d+)", r"-TP-(\d+)(?=[-.])", r"dp\d+_pp\d+_tp(\d+)")
+
+
+def _file_rank(metadata: dict[str, Any], path: Path) -> int:
+    told = _whole(_distributed(metadata).get("rank"))
+    if told >= 0:
+        return told
+    for pattern in _RANK_IN_NAME:
+        if match := re.search(pattern, path.name):
+            return int(match.group(1)[:6])
+    return 0
+
+
+def _machine(metadata: dict[str, Any], has_gpu: bool, warnings: list[str]) -> dict[str, str]:
+    machine = {"profiler": "torch.profiler"}
+    devices = metadata.get("deviceProperties")
+    names = [str(d.get("name") or "") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
+    if gpu := ", ".join(dict.fromkeys(name for name in names if name)):
+        machine["gpu"] = gpu
+    elif has_gpu:
+        warnings.append("The file does not name its GPU.")
+    for key, value in metadata.items():
+        if key.endswith("_version") and isinstance(value, int | str):
+            machine[key] = str(value)
+    if isinstance(nccl := _distributed(metadata).get("nccl_version"), str):
+        machine["nccl_version"] = nccl
+    return machine
