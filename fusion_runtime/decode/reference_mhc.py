@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusionscope.fusion_runtime.decode.one_launch import hidden_inside
+
 Tensor = Any
 
 
@@ -58,7 +60,7 @@ _library.define(
     "hc_coefficients(Tensor m, Tensor scale, Tensor base, float hc_eps, int iters, float post_mult)"
     " -> (Tensor, Tensor, Tensor)"
 )
-_library.impl("hc_coefficients", _on_cpu, "CPU")
+_library.impl("hc_coefficients", hidden_inside(_on_cpu), "CPU")
 _library.impl("hc_coefficients", hc_coefficients_torch, "CUDA")
 
 

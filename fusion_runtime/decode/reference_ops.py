@@ -262,7 +262,7 @@ def router(logits: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
     their scores without bias, normalised to sum 1.
     """
     scores = torch.sigmoid(logits)
-    ids = (scores + bias).sort(-1, descending=True, stable=True).indices[:, :k]
+    ids = (scores + bias).sort(stable=True, dim=-1, descending=True).indices[:, :k]
     weights = scores.gather(-1, ids)
     return ids.int(), weights / weights.sum(-1, keepdim=True)
 

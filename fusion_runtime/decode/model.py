@@ -1,0 +1,87 @@
+"""The decode forward of a whole model: static buffers, random weights, one step for a batch."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
+from fusionscope.fusion_runtime.decode.layers.decoder import DecoderLayer
+from fusionscope.fusion_runtime.decode.recorder import FORWARD_RANGE
+from fusionscope.fusion_runtime.decode.spec import STREAMS, ModelSpec
+from fusionscope.fusion_runtime.decode.weights import WeightSource
+from fusionscope.fusion_runtime.errors import RuntimeContractError
+from fusionscope.fusion_runtime.ownership import ForwardScope, PartialSum
+
+Tensor = Any
+
+
+def ops_for(device: Any) -> ModuleType:
+    """The module of operations for a device: `reference_ops` on the CPU, `cuda_ops` on CUDA."""
+    if torch.device(device).type == "cpu":
+        from fusionscope.fusion_runtime.decode import reference_ops
+
+        return reference_ops
+    from fusionscope.fusion_runtime.decode import cuda_ops
+
+    module: ModuleType = cuda_ops
+    return module
+
+
+def make_context(group: Group, device: Any, paths: PathChoice | None = None) -> DecodeContext:
+    """A context with the device's operations; paths come from FUSIONSCOPE_PATHS if none are given."""
+    return DecodeContext(group, ops_for(device), PathChoice.from_environment() if paths is None else paths)
+
+
+class DecodeModel:
+    """One rank of a model on one device.
+
+    `batch` sequences, each with a full cache of `context` tokens. `ids` [batch] is a static input buffer. Raises
+    BadSpec if the sizes do not fit.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, group: Group, batch: int, context: int, device: Any, ctx: DecodeContext, seed: int = 0
+    ) -> None:
+        spec.check(group.size, batch, context)
+        if ctx.group is not group:
+            raise RuntimeContractError("the context belongs to another group: make it with the model's group.")
+        weights = WeightSource(group, device, seed)
+        self.spec, self.group, self.ctx = spec, group, ctx
+        self.batch, self.context, self.device = batch, context, weights.device
+        self.table = weights.normal("embedding", (spec.vocab, spec.hidden), shard=0)
+        self.vocab_start = group.rank * (spec.vocab // group.size)
+        self.layers = [DecoderLayer(spec, weights, index, batch, context) for index in range(spec.layers)]
+        self.final_norm = weights.normal("final_norm", (spec.hidden,), std=0.1).add_(1)
+        self.lm_head = weights.matrix("lm_head", spec.vocab, spec.hidden, shard=0)
+        chooser = torch.Generator().manual_seed(seed)
+        self.ids = torch.randint(spec.vocab, (batch,), generator=chooser).to(self.device)
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """One forward -> the next token of each sequence [batch] int64, the same on every rank.
+
+        The input tokens and positions stay, recurrent states move on: every step does the same work. Leaves one row
+        per boundary site in ctx.recorder. Raises Unconsumed if a reduction was lost.
+        """
+        self.ctx.recorder.start()
+        with self._range(), ForwardScope():
+            return self.ctx.ops.argmax(self.logits())
+
+    def logits(self) -> Tensor:
+        """One forward's logits [batch, vocab], gathered from the ranks."""
+        ops, ctx = self.ctx.ops, self.ctx
+        rows = PartialSum(ops.embed(self.ids, self.table, self.vocab_start), self.group, "embedding")
+        streams = ops.expand_streams(rows.complete().tensor, STREAMS)
+        for layer in self.layers:
+            streams = layer.forward(streams, ctx)
+        x = ops.rmsnorm(ops.stream_mean(streams), self.final_norm, self.spec.rms_eps)
+        return self.group.all_gather_last(ops.linear(x, self.lm_head))
+
+    def _range(self) -> AbstractContextManager[Any]:
+        capturing = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return nullcontext() if capturing else torch.profiler.record_function(FORWARD_RANGE)
