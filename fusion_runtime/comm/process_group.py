@@ -30,7 +30,6 @@ class ProcessGroup(Group):
     def all_gather_last(self, x: Any) -> Any:
         if self.size == 1:
             return x
-        tokens, width = x.shape
-        stacked = torch.empty((self.size, tokens, width), dtype=x.dtype, device=x.device)
-        dist.all_gather_into_tensor(stacked, x.contiguous(), group=self._group)
-        return stacked.permute(1, 0, 2).reshape(tokens, self.size * width)
+        parts = [torch.empty_like(x) for _ in range(self.size)]
+        dist.all_gather(parts, x.contiguous(), group=self._group)
+        return torch.cat(parts, -1)

@@ -6,6 +6,9 @@ float32, results are rounded to x's dtype. Inputs are never changed unless "in p
 unless "token stride" is said: then only the first dimension may have a stride of its own.
 Weights in FP8 come with block scales [ceil(N/128), ceil(K/128)] float32; a scale of None means that the weight is
 in x's dtype and is used as it is.
+
+On the CPU every function is one operator of a profile, where a GPU has one kernel (hc_pre: two), except mhc_post:
+it is the two operators that eager torch needs, which the inductor path makes one.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fusionscope.fusion_runtime.decode.one_launch import one_launch
 from fusionscope.fusion_runtime.decode.reference_mhc import hc_coefficients
 
 Tensor = Any
@@ -35,6 +39,7 @@ def _as(x: Tensor, like: Tensor) -> Tensor:
 # --- prologue and tail ------------------------------------------------------------------------------------------
 
 
+@one_launch
 def embed(ids: Tensor, table: Tensor, vocab_start: int) -> Tensor:
     """ids [T] int64, table [V/tp, H] -> [T, H]: this rank's rows, zero where the id lies in another rank's shard."""
     local = ids - vocab_start
@@ -42,22 +47,26 @@ def embed(ids: Tensor, table: Tensor, vocab_start: int) -> Tensor:
     return F.embedding(local.masked_fill(outside, 0), table).masked_fill_(outside[:, None], 0)
 
 
+@one_launch
 def expand_streams(x: Tensor, streams: int) -> Tensor:
     """x [T, H] -> [T, streams, H], the same row in every stream."""
     return x[:, None, :].expand(-1, streams, -1).contiguous()
 
 
+@one_launch
 def stream_mean(R: Tensor) -> Tensor:
     """R [T, S, H] -> [T, H]: unweighted mean of the streams."""
     return _as(_f32(R).mean(1), R)
 
 
+@one_launch
 def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
     """x [T, D] (token stride), w [D] -> [T, D]: x * rsqrt(mean(x^2) + eps) * w, w in x's dtype."""
     xf = _f32(x)
     return _as(xf * torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps) * w, x)
 
 
+@one_launch
 def add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor, eps: float, weight_bias: float) -> tuple[Tensor, Tensor]:
     """x, residual [T, H], w [H] -> (normed, x + residual), both [T, H]; the norm sees the float32 sum."""
     total = _f32(x) + _f32(residual)
@@ -66,11 +75,13 @@ def add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor, eps: float, weight_bias:
     return _as(normed, x), _as(total, x)
 
 
+@one_launch
 def add(a: Tensor, b: Tensor) -> Tensor:
     """a, b [T, H] -> a + b (the shared expert's add of the split path)."""
     return a + b
 
 
+@one_launch
 def argmax(logits: Tensor) -> Tensor:
     """logits [T, V] -> [T] int64."""
     return logits.argmax(-1)
@@ -97,8 +108,30 @@ def hc_pre(
     post = post_mult * sigmoid(m[4:8] * scale1 + base); comb = sinkhorn(m[8:24] * scale2 + base), see reference_mhc.
     The mixed input sum_j pre_j R_j is rounded to R's dtype before its norm.
     """
+    m = hc_pre_gemm_sqrsum(R, fn, rms_eps)
+    return hc_pre_big_fuse_with_norm(R, m, scale, base, norm_w, rms_eps, hc_eps, iters, post_mult)
+
+
+@one_launch
+def hc_pre_gemm_sqrsum(R: Tensor, fn: Tensor, rms_eps: float) -> Tensor:
+    """First half of hc_pre: R [T, 4, H], fn [24, 4H] f32 -> m [T, 24] f32."""
     flat = _f32(R.flatten(1))
-    m = F.linear(flat, fn) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + rms_eps)
+    return F.linear(flat, fn) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + rms_eps)
+
+
+@one_launch
+def hc_pre_big_fuse_with_norm(
+    R: Tensor,
+    m: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    norm_w: Tensor,
+    rms_eps: float,
+    hc_eps: float,
+    iters: int,
+    post_mult: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Second half of hc_pre: coefficients from m [T, 24], the mixed input and its norm."""
     pre, post, comb = hc_coefficients(m, scale, base, hc_eps, iters, post_mult)
     mixed = torch.bmm(pre[:, None, :], _f32(R)).squeeze(1)
     return rmsnorm(_as(mixed, R), norm_w, rms_eps), post, comb
@@ -109,13 +142,25 @@ def mhc_post(x: Tensor, R: Tensor, post: Tensor, comb: Tensor) -> Tensor:
 
     R'[t,j] = post[t,j] * x[t] + sum_k comb[t,k,j] * R[t,k].
     """
-    write = post[:, :, None] * _f32(x)[:, None, :]
-    return _as(torch.baddbmm(write, comb.transpose(1, 2), _f32(R)), R)
+    return mhc_write(mhc_mix(R, comb), x, post)
+
+
+@one_launch
+def mhc_mix(R: Tensor, comb: Tensor) -> Tensor:
+    """First half of mhc_post as eager torch has it: sum_k comb[t,k,j] * R[t,k], [T, 4, H] float32."""
+    return torch.bmm(comb.transpose(1, 2), _f32(R))
+
+
+@one_launch
+def mhc_write(mixed: Tensor, x: Tensor, post: Tensor) -> Tensor:
+    """Second half: mixed [T, 4, H] f32 (used up) + post[t,j] * x[t], in x's dtype."""
+    return _as(mixed.addcmul_(post[:, :, None], _f32(x)[:, None, :]), x)
 
 
 # --- matrix products --------------------------------------------------------------------------------------------
 
 
+@one_launch
 def linear(x: Tensor, w: Tensor) -> Tensor:
     """x [T, K] (token stride), w [N, K] in x's dtype -> [T, N]."""
     return F.linear(x, w)
@@ -138,6 +183,7 @@ def dequantise(q: Tensor, scale: Tensor, block: tuple[int, int]) -> Tensor:
     return q.float() * wide
 
 
+@one_launch
 def fp8_linear(x: Tensor, w: Tensor, w_scale: Tensor | None) -> Tensor:
     """x [T, K] (token stride); w [N, K] FP8 with w_scale [N/128, K/128], or in x's dtype with None -> [T, N].
 
@@ -149,6 +195,7 @@ def fp8_linear(x: Tensor, w: Tensor, w_scale: Tensor | None) -> Tensor:
     return (dequantise(q, scale, (1, BLOCK)) @ dequantise(w, w_scale, (BLOCK, BLOCK)).T).to(x.dtype)
 
 
+@one_launch
 def silu_mul_clamp(gu: Tensor, limit: float) -> Tensor:
     """gu [T, 2I], gate columns first -> [T, I]: silu(min(gate, limit)) * clamp(up, -limit, limit)."""
     gate, up = _f32(gu).chunk(2, -1)
@@ -158,6 +205,7 @@ def silu_mul_clamp(gu: Tensor, limit: float) -> Tensor:
 # --- KDA: gated delta rule --------------------------------------------------------------------------------------
 
 
+@one_launch
 def causal_conv1d_update(x: Tensor, state: Tensor, w: Tensor) -> Tensor:
     """x [T, C] (token stride), w [C, 4] in x's dtype; state [T, C, 3] in place: the last three inputs, oldest first.
 
@@ -168,6 +216,7 @@ def causal_conv1d_update(x: Tensor, state: Tensor, w: Tensor) -> Tensor:
     return _as(F.silu((_f32(window) * _f32(w)).sum(-1)), x)
 
 
+@one_launch
 def kda_update(
     q: Tensor,
     k: Tensor,
@@ -197,6 +246,7 @@ def kda_update(
     return _as(torch.bmm(qf.reshape(-1, 1, d) * d**-0.5, flat).view(tokens, heads, d), q)
 
 
+@one_launch
 def gated_rmsnorm(o: Tensor, gate: Tensor, w: Tensor, eps: float) -> Tensor:
     """o, gate [T, h, d] (gate: token stride), w [d] -> rmsnorm(o over d) * w * sigmoid(gate), [T, h, d]."""
     of = _f32(o)
@@ -207,16 +257,19 @@ def gated_rmsnorm(o: Tensor, gate: Tensor, w: Tensor, eps: float) -> Tensor:
 # --- MLA with the top-k indexer ---------------------------------------------------------------------------------
 
 
+@one_launch
 def cache_write(cache: Tensor, x: Tensor, position: int) -> None:
     """cache [T, C, D] in place: cache[:, position] = x [T, D] (token stride)."""
     cache[:, position].copy_(x)
 
 
+@one_launch
 def batched_heads(x: Tensor, w: Tensor) -> Tensor:
     """x [T, h, a], w [h, a, b] -> [T, h, b] contiguous: one matrix per head."""
     return torch.einsum("tha,hab->thb", x, w).contiguous()
 
 
+@one_launch
 def indexer_logits(q: Tensor, k_cache: Tensor, head_w: Tensor) -> Tensor:
     """q [T, ih, d], k_cache [T, P, d] (one key per pool), head_w [T, ih] f32 -> [T, P] f32.
 
@@ -226,11 +279,13 @@ def indexer_logits(q: Tensor, k_cache: Tensor, head_w: Tensor) -> Tensor:
     return torch.bmm(head_w[:, None, :], scores).squeeze(1)
 
 
+@one_launch
 def topk_blocks(logits: Tensor, n: int) -> Tensor:
     """logits [T, P] f32 -> [T, n] int32: the n highest-scoring pools, in any order."""
     return logits.topk(n, dim=-1, sorted=False).indices.int()
 
 
+@one_launch
 def mla_decode(q_lat: Tensor, kv_cache: Tensor, block_idx: Tensor | None, kpool: int, sm_scale: float) -> Tensor:
     """q_lat [T, h, D], kv_cache [T, C, D], block_idx [T, n] int32 or None (all pools) -> o_lat [T, h, D].
 
@@ -250,11 +305,13 @@ def mla_decode(q_lat: Tensor, kv_cache: Tensor, block_idx: Tensor | None, kpool:
 # --- mixture of experts -----------------------------------------------------------------------------------------
 
 
+@one_launch
 def router_gemm(x: Tensor, w: Tensor) -> Tensor:
     """x [T, H], w [E, H] float32 -> logits [T, E] float32."""
     return F.linear(_f32(x), w)
 
 
+@one_launch
 def router(logits: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """logits [T, E] f32, bias [E] f32 -> (ids [T, k] int32, weights [T, k] f32).
 
@@ -272,6 +329,7 @@ def moe_blocks(slots: int, experts: int, block: int) -> int:
     return min(slots, experts + slots // block)
 
 
+@one_launch
 def moe_align(ids: Tensor, experts: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sorts the chosen (token, expert) slots by expert and pads every expert to whole blocks of rows.
 
@@ -304,6 +362,7 @@ def moe_align(ids: Tensor, experts: int, block: int) -> tuple[Tensor, Tensor, Te
     return sorted_ids, expert_of_block, (used.sum() * block).int().view(1), idx.view_as(ids)
 
 
+@one_launch
 def moe_gemm(
     x: Tensor,
     w: Tensor,
@@ -334,6 +393,7 @@ def moe_gemm(
     return torch.bmm(weights, taken[:, :, None]).squeeze(-1).to(x.dtype)
 
 
+@one_launch
 def moe_sum_reduce(gemm2: Tensor, idx: Tensor, w: Tensor, scale: float) -> Tensor:
     """gemm2 [P, H] permuted, idx [T, K] int32 (-1: dropped, skipped), w [T, K] f32 -> [T, H] in gemm2's dtype.
 

@@ -1,0 +1,90 @@
+"""The inductor path: torch.compile of a boundary's math around the group's own all-reduce.
+
+The all-reduce stays a call of the group (a compiler cannot fuse it); what surrounds it is one compiled region. Each
+kind is compiled once, since all its sites have the same shapes, and shows as one operator in a CPU profile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.decode.one_launch import launch_as
+from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
+from fusionscope.fusion_runtime.paths.base import Norm, Path, SiteShape
+
+if TYPE_CHECKING:
+    from fusionscope.fusion_runtime.context import DecodeContext
+
+Tensor = Any
+
+
+def mhc_post(x: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """boundaries.mhc_post.apply without a matrix product, so that the compiler makes one loop of it."""
+    mixed = (comb[:, :, :, None] * streams.float()[:, :, None, :]).sum(1)
+    return (post[:, :, None] * x.float()[:, None, :] + mixed).to(streams.dtype)
+
+
+def finalize(gemm2: Tensor, idx: Tensor, weights: Tensor, scale: float, shared: Tensor | None) -> Tensor:
+    """boundaries.moe_finalize.partial."""
+    used = torch.where(idx >= 0, weights, 0.0)
+    y = scale * (used[..., None] * gemm2[idx.clamp(min=0).long()].float()).sum(1)
+    if shared is not None:
+        y = y + shared.float()
+    return y.to(gemm2.dtype)
+
+
+def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, bias: float) -> tuple[Tensor, Tensor]:
+    """The math of ar_norm after its all-reduce."""
+    r = x.float() + residual.float()
+    y = r * torch.rsqrt(r.square().mean(-1, keepdim=True) + eps) * (weight.float() + bias)
+    return y.to(x.dtype), r.to(x.dtype)
+
+
+@cache
+def no_compiler() -> str | None:
+    """Why inductor cannot compile for the CPU here, or None."""
+    wanted = os.environ.get("CXX")
+    if wanted and shutil.which(wanted):
+        return None
+    if wanted:
+        return f"no C++ compiler found: CXX is {wanted!r}, which does not exist; install g++ or correct CXX"
+    if any(shutil.which(name) for name in ("g++", "clang++")):
+        return None
+    return "no C++ compiler found: install g++ or clang++, or name one in CXX"
+
+
+class InductorPath(Path):
+    """Declines on the CPU without a C++ compiler."""
+
+    name = "inductor"
+
+    def __init__(self) -> None:
+        self._post = self._compiled(mhc_post)
+        self._finalize = self._compiled(finalize)
+        self._add_rmsnorm = self._compiled(add_rmsnorm)
+
+    @staticmethod
+    def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return launch_as(f"inductor::{function.__name__}", torch.compile(function, fullgraph=True, dynamic=False))
+
+    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
+        return no_compiler() if shape.device.type == "cpu" else None
+
+    def mhc_post(self, owed: PartialSum, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
+        return self._post(owed.complete().tensor, streams, post, comb)
+
+    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
+        p = owed.take()
+        return PartialSum(self._finalize(p.gemm2_out, p.idx, p.weights, p.scale, p.shared), owed.group, owed.what)
+
+    def ar_norm(self, owed: PartialSum, residual: Any, norm: Norm, ctx: DecodeContext) -> tuple[Any, Any]:
+        full = owed.complete().tensor
+        normed, total = self._add_rmsnorm(full, residual, norm.weight, norm.eps, norm.weight_bias)
+        return normed, total
