@@ -143,10 +143,24 @@ def estimate(
         kind="predicted", margin=margin, missing=_missing(fused, untraced), caution=_caution(fused),
     )  # fmt: skip
     return Estimate(
-        boundary, subtype, len(sites), share, speedup, amdahl.gain(share, speedup), step, saving, interval,
-        untraced.source if untraced else "traced", span, float(np.median(savings)), gone_span - TRACER_PART * per_launch * removed,
-        per_launch, untraced.mde_ns if untraced else None, schedule.real_edges, verdict,
-    )  # fmt: skip
+        boundary=boundary,
+        subtype=subtype,
+        sites=len(sites),
+        share=share,
+        speedup=speedup,
+        amdahl_gain=amdahl.gain(share, speedup),
+        span_ns=step,
+        saving_ns=saving,
+        interval_ns=interval,
+        basis=untraced.source if untraced else "traced",
+        traced_span_ns=span,
+        traced_saving_ns=float(np.median(savings)),
+        ceiling_ns=gone_span - TRACER_PART * per_launch * removed,
+        inflation_ns_per_launch=per_launch,
+        mde_ns=untraced.mde_ns if untraced else None,
+        real_edges=schedule.real_edges,
+        verdict=verdict,
+    )
 
 
 def _sites(attribution: Attribution, boundary: str, subtype: str) -> list[Site]:

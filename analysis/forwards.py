@@ -53,17 +53,19 @@ class Forward:
     @property
     def launches(self) -> int:
         """Launches of one forward."""
-        return self.start.shape[1]
+        return int(self.start.shape[1])
 
     @property
     def kernel_time(self) -> NDArray[np.int64]:
         """[R] ns: sum of durations."""
-        return self.duration.sum(axis=1)
+        total: NDArray[np.int64] = self.duration.sum(axis=1)
+        return total
 
     @property
     def span(self) -> NDArray[np.int64]:
         """[R] ns: first start to last end."""
-        return (self.start + self.duration).max(axis=1) - self.start.min(axis=1)
+        last: NDArray[np.int64] = (self.start + self.duration).max(axis=1)
+        return last - self.start.min(axis=1)
 
     @property
     def busy_time(self) -> NDArray[np.int64]:
@@ -150,11 +152,11 @@ def _steps(
     chosen = ranges[names.str.match(pattern)].sort_values("start_ns")
     # Several kinds of marker nest (an engine's step inside a profiler's): the outermost of each moment counts.
     outer, reach = [], -1
-    for step in chosen.itertuples():
-        if step.start_ns >= reach:
-            outer.append(step.Index)
-            reach = step.end_ns
-    return _rows_in(mine, chosen.loc[outer], _host_time(trace, rank, mine)) if outer else []
+    for place, (start, end) in enumerate(zip(chosen["start_ns"].tolist(), chosen["end_ns"].tolist(), strict=True)):
+        if start >= reach:
+            outer.append(place)
+            reach = end
+    return _rows_in(mine, chosen.iloc[outer], _host_time(trace, rank, mine)) if outer else []
 
 
 def _join(

@@ -71,9 +71,14 @@ class Schedule:
     def _first_start(self, lags: list[Floats], removed: set[int], fused_at: dict[int, tuple[int, int]]) -> Floats:
         roots = [c for c, waits in enumerate(self.waits_for) if not waits and c not in removed]
         if roots:
-            return np.minimum.reduce([lags[c] for c in roots])
+            return _earliest([lags[c] for c in roots])
         # The forward begins with a removed site: the span then begins where that site began.
-        return np.minimum.reduce([lags[c] for c, waits in enumerate(self.waits_for) if not waits])
+        return _earliest([lags[c] for c, waits in enumerate(self.waits_for) if not waits])
+
+
+def _earliest(times: list[Floats]) -> Floats:
+    found: Floats = np.minimum.reduce(times)
+    return found
 
 
 def build(forward: Forward, edges: pd.DataFrame | None = None) -> Schedule:

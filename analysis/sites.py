@@ -36,22 +36,27 @@ _COMPARE: dict[str, Callable[[object, object], bool]] = {
     "=": operator.eq,
 }
 _NUMBERS, _TEXTS = ("layer", "site"), ("subtype", "path")
+_NAMED = re.compile(r"^\s*(\w+)(?::(\w+))?\s*$")
 _TERM = re.compile(r"^\s*(\w+)\s*(>=|<=|!=|>|<|=)\s*([\w.-]+)\s*$")
 
 
 def select(sites: list[Site], expression: str) -> list[Site]:
-    """Sites for which every comma-separated term holds, e.g. `layer>=3,subtype=ffn_exit`.
+    """Sites for which every comma-separated term holds, e.g. `layer>=3,subtype=ffn_exit` or `mhc_post:ffn_exit`.
 
-    Fields are layer, site (numbers), subtype and path (texts, with = and != only).
+    Fields are layer, site (numbers), subtype and path (texts, with = and != only); KIND or KIND:SUBTYPE keeps those.
     Raises FusionScopeError for another field, a bad term, or a layer that the rung does not know.
     """
     kept = sites
     for term in expression.split(","):
+        named = _NAMED.match(term)
+        if named is not None:
+            kept = [s for s in kept if s.boundary == named[1] and (not named[2] or s.subtype == named[2])]
+            continue
         match = _TERM.match(term)
         if match is None or match[1] not in _NUMBERS + _TEXTS:
             raise FusionScopeError(
-                f"--sites cannot read {term.strip()!r}: write terms such as layer>=3, site<10, subtype=ffn_exit or "
-                "path=triton, joined by commas."
+                f"--sites cannot read {term.strip()!r}: write terms such as layer>=3, site<10, path=triton or "
+                "mhc_post:ffn_exit, joined by commas."
             )
         field, sign, text = match.groups()
         if field in _TEXTS and sign not in ("=", "!="):

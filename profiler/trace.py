@@ -98,7 +98,7 @@ TABLES: dict[str, dict[str, str]] = {
     "timings": TIMINGS,
 }
 
-_DEFAULTS = {"category": "", "bool": False}
+_DEFAULTS: dict[str, str | bool] = {"category": "", "bool": False}
 
 
 def table(name: str, columns: dict[str, object] | pd.DataFrame | None = None) -> pd.DataFrame:

@@ -1,0 +1,76 @@
+"""A run as the analysis commands see it: one forward of one rank, attributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fusionscope.analysis import noise, ruleset, schedule
+from fusionscope.analysis.attribution import Attribution, attribute
+from fusionscope.analysis.forwards import Forward, choose, forwards
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Run
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A run, the kinds of forward of one rank, and the attribution of one of them."""
+
+    run: Run
+    forwards: list[Forward]
+    attribution: Attribution
+    untraced: noise.Baseline | None
+
+    @property
+    def info(self) -> RunInfo:
+        """What is known of the run."""
+        return self.run.info
+
+    @property
+    def forward(self) -> Forward:
+        """The forward that was chosen."""
+        return self.attribution.forward
+
+    @property
+    def title(self) -> str:
+        """The run's name, else its id."""
+        return self.run.info.name or self.run.info.id
+
+    def schedule(self) -> schedule.Schedule:
+        """The schedule of the forward, over the graph's own edges where the capture stored them."""
+        edges = self.run.trace.edges
+        return schedule.build(self.forward, edges[edges["rank"].isin([self.forward.rank, -1])])
+
+    def step_ns(self) -> float:
+        """Median time of one step: untraced where known, else the traced span."""
+        return self.untraced.median_ns if self.untraced else float(np.median(self.forward.span))
+
+
+def analyse(
+    run: Run,
+    *,
+    rank: int = 0,
+    forward: str | None = None,
+    rules: Iterable[str | Path] = (),
+    sites: str | None = None,
+    rung: int | None = None,
+) -> Analysed:
+    """Attribute one forward of one rank of a run.
+
+    Raises GraphModeTrace for a run without kernels, FusionScopeError for a rank, forward, rule or filter that does
+    not fit.
+    """
+    loaded = ruleset.load(rules)
+    found = forwards(run.trace, rank, run.info.warmup_replays)
+    made = attribute(
+        run.trace,
+        choose(found, forward or None),
+        loaded,
+        complete_provenance="built-in model" in run.info.labels,
+        site_filter=sites or None,
+        rung=rung,
+    )
+    return Analysed(run, found, made, noise.baseline(run.trace.timings, rank))

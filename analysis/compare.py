@@ -1,0 +1,394 @@
+"""Two runs side by side: first whether the fusion fired, then what changed and what stayed as a control.
+
+Launches compare exactly. A boundary's rows and the same kernel elsewhere are two populations; rows add up to totals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fusionscope.analysis.analysed import Analysed, analyse
+from fusionscope.analysis.forwards import Forward, forwards
+from fusionscope.analysis.sites import Site
+from fusionscope.analysis.tables import number
+from fusionscope.analysis.verdict import MARGIN, Verdict, judge
+
+#: A control counts as unmoved within this many standard errors of its per-replay sums.
+CONTROL_BAND = 3.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kernel on one side: launches of a forward, median of a launch, median over replays of their sum (ns)."""
+
+    launches: int = 0
+    median_ns: float = 0.0
+    sum_ns: float = 0.0
+    #: Standard error of sum_ns over the replays, ns.
+    error_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kernel before and after; `where` is the boundary that it lies in, "" elsewhere."""
+
+    name: str
+    role: str
+    where: str
+    base: Cell
+    candidate: Cell
+    status: str
+
+    @property
+    def difference_ns(self) -> float:
+        """Candidate minus base."""
+        return self.candidate.sum_ns - self.base.sum_ns
+
+
+@dataclass(frozen=True)
+class Change:
+    """A boundary (and the subtype that changed, "" all of it) before and after."""
+
+    boundary: str
+    subtype: str
+    base_sites: int
+    candidate_sites: int
+    base_launches: int
+    candidate_launches: int
+    base_ns: float
+    candidate_ns: float
+    fired_sites: int
+    rung: tuple[int, int]
+    nested: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """KIND or KIND:SUBTYPE."""
+        return f"{self.boundary}:{self.subtype}" if self.subtype else self.boundary
+
+
+@dataclass(frozen=True)
+class Fired:
+    """How much of the base's sites, replays and ranks the candidate fused."""
+
+    boundary: str
+    sites: int
+    of_sites: int
+    replays: int
+    of_replays: int
+    ranks: int
+    of_ranks: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that `compare` and `summary` say."""
+
+    base: Analysed
+    candidate: Analysed
+    changes: list[Change]
+    fired: Fired | None
+    rows: list[Row]
+    same_sequence: bool
+    #: Unknown kernels that appear as often as sites vanished.
+    suspects: list[tuple[str, int, str]]
+    differs: dict[str, tuple[str, str]]
+    measured: Verdict | None
+    measured_saving_ns: float | None
+    measured_interval_ns: tuple[float, float] | None
+    mde_ns: float | None
+
+
+def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comparison:
+    """Compare two analysed runs (base first)."""
+    candidate = _paired(base, candidate)
+    changes = [change for kind in base.attribution.sites for change in _changes(base, candidate, kind)]
+    same = list(base.forward.nodes["name"].astype(str)) == list(candidate.forward.nodes["name"].astype(str))
+    claim = claimed(changes)
+    fired = None if same or claim is None else _fired(base, candidate, claim)
+    verdict, saving, interval, mde = _measured(base, candidate, margin)
+    return Comparison(
+        base=base,
+        candidate=candidate,
+        changes=changes,
+        fired=fired,
+        rows=_rows(base, candidate, claim if fired else None),
+        same_sequence=same,
+        suspects=_suspects(base, candidate, changes),
+        differs=_differs(base, candidate),
+        measured=verdict,
+        measured_saving_ns=saving,
+        measured_interval_ns=interval,
+        mde_ns=mde,
+    )
+
+
+def claimed(changes: list[Change]) -> Change | None:
+    """The change that the candidate is about: the widest boundary whose sites now take fewer launches."""
+    fewer = [c for c in changes if c.fired_sites]
+    return max(fewer, key=lambda c: (c.base_launches - c.candidate_launches, c.fired_sites), default=None)
+
+
+def _paired(base: Analysed, candidate: Analysed) -> Analysed:
+    """The candidate's forward that is most like the base's, by how many kernel names they share."""
+    if len(candidate.forwards) < 2:
+        return candidate
+    wanted = base.forward.nodes["name"].astype(str).value_counts()
+
+    def shared(forward: Forward) -> int:
+        have = forward.nodes["name"].astype(str).value_counts()
+        return int(np.minimum(*wanted.align(have, fill_value=0)).sum()) * 2 - forward.launches
+
+    best = max(candidate.forwards, key=shared)
+    if best.kind == candidate.forward.kind:
+        return candidate
+    return analyse(candidate.run, rank=candidate.forward.rank, forward=best.kind)
+
+
+def _changes(base: Analysed, candidate: Analysed, kind: str) -> list[Change]:
+    before, after = base.attribution.sites[kind], candidate.attribution.sites.get(kind, [])
+    if not before and not after:
+        return [_change(base, candidate, kind, "", before, after)]
+    subtypes = sorted({s.subtype for s in before + after})
+    parts = [
+        _change(
+            base, candidate, kind, subtype,
+            [s for s in before if s.subtype == subtype], [s for s in after if s.subtype == subtype],
+        )
+        for subtype in subtypes
+    ]  # fmt: skip
+    moved = [p for p in parts if p.fired_sites]
+    # A fusion of every subtype is one claim, of one subtype alone is narrower and says so.
+    if len(moved) == len(parts):
+        return [_change(base, candidate, kind, "", before, after)]
+    return parts
+
+
+def _change(
+    base: Analysed, candidate: Analysed, kind: str, subtype: str, before: list[Site], after: list[Site]
+) -> Change:
+    def time(run: Analysed, sites: list[Site]) -> float:
+        columns = sorted({c for s in sites for c in s.columns})
+        return float(np.median(run.forward.duration[:, columns].sum(axis=1))) if columns else 0.0
+
+    fewest = min((len(s.columns) for s in before), default=0)
+    fired = sum(1 for s in after if s.form == "fused" or len(s.columns) < fewest)
+    was = sum(1 for s in before if s.form == "fused")
+    return Change(
+        boundary=kind,
+        subtype=subtype,
+        base_sites=len(before),
+        candidate_sites=len(after),
+        base_launches=len({c for s in before for c in s.columns}),
+        candidate_launches=len({c for s in after for c in s.columns}),
+        base_ns=time(base, before),
+        candidate_ns=time(candidate, after),
+        fired_sites=max(min(fired, len(before)) - was, 0),
+        rung=(base.attribution.rungs[kind], candidate.attribution.rungs.get(kind, 4)),
+        nested=base.attribution.nested(kind),
+    )
+
+
+def _fired(base: Analysed, candidate: Analysed, claim: Change) -> Fired:
+    trace, rank = candidate.run.trace, candidate.forward.rank
+    ranks = sorted(int(r) for r in trace.kernels["rank"].unique())
+    fired_ranks = [r for r in ranks if r == rank or _same_kind(candidate, r)]
+    # Every execution of this kind of forward is the same sequence; other kinds are replays that did not fire.
+    of_replays = sum(f.replays for f in candidate.forwards if _has(f, candidate.forward))
+    return Fired(
+        boundary=claim.name,
+        sites=claim.fired_sites,
+        of_sites=claim.base_sites,
+        replays=candidate.forward.replays,
+        of_replays=max(of_replays, candidate.forward.replays),
+        ranks=len(fired_ranks),
+        of_ranks=max(len(ranks), candidate.run.info.world_size if not candidate.info.emulated_ranks else 0),
+    )
+
+
+def _has(forward: Forward, like: Forward) -> bool:
+    return abs(forward.launches - like.launches) <= 0.5 * like.launches
+
+
+def _same_kind(candidate: Analysed, rank: int) -> bool:
+    names = sorted(candidate.forward.nodes["name"].astype(str))
+    others = forwards(candidate.run.trace, rank, candidate.run.info.warmup_replays)
+    return any(sorted(f.nodes["name"].astype(str)) == names for f in others)
+
+
+def _rows(base: Analysed, candidate: Analysed, claim: Change | None) -> list[Row]:
+    sides = [_cells(run, claim) for run in (base, candidate)]
+    rows = []
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        name, where = key
+        before, role = sides[0].get(key, (Cell(), ""))
+        after, other = sides[1].get(key, (Cell(), ""))
+        rows.append(Row(name, role or other, where, before, after, _status(before, after)))
+    return sorted(rows, key=lambda r: (not r.where, -abs(r.difference_ns), r.name))
+
+
+def _cells(run: Analysed, claim: Change | None) -> dict[tuple[str, str], tuple[Cell, str]]:
+    inside = set(run.attribution.columns(claim.boundary, claim.subtype).tolist()) if claim else set()
+    places: dict[tuple[str, str], list[int]] = {}
+    for column, name in enumerate(run.forward.nodes["name"].astype(str)):
+        where = claim.name if claim and column in inside else ""
+        places.setdefault((name, where), []).append(column)
+    cells = {}
+    for key, columns in places.items():
+        duration = run.forward.duration[:, columns]
+        sums = duration.sum(axis=1)
+        error = float(np.std(sums, ddof=1) / np.sqrt(len(sums))) if len(sums) > 1 else 0.0
+        cell = Cell(len(columns), float(np.median(duration)), float(np.median(sums)), error)
+        cells[key] = (cell, run.attribution.roles[columns[0]])
+    return cells
+
+
+def _status(before: Cell, after: Cell) -> str:
+    if not before.launches:
+        return "added"
+    if not after.launches:
+        return "removed"
+    if before.launches != after.launches:
+        return "more launches" if after.launches > before.launches else "fewer launches"
+    moved = after.sum_ns - before.sum_ns
+    band = CONTROL_BAND * float(np.hypot(before.error_ns, after.error_ns))
+    if abs(moved) <= band:
+        return "untouched"
+    return "grown" if moved > 0 else "shrunk"
+
+
+def _suspects(base: Analysed, candidate: Analysed, changes: list[Change]) -> list[tuple[str, int, str]]:
+    """(kernel, launches, boundary): unknown kernels new in the candidate, as often as sites of a boundary vanished."""
+    before = set(base.forward.nodes["name"].astype(str))
+    names = candidate.forward.nodes["name"].astype(str)
+    roles = dict(zip(names, candidate.attribution.roles, strict=True))
+    counts = {name: int((names == name).sum()) for name in set(names) - before if not roles[name]}
+    return [
+        (name, lost, change.name)
+        for change in changes
+        if (lost := change.base_sites - change.candidate_sites) > 0
+        for name, count in sorted(counts.items())
+        if count == lost
+    ]
+
+
+_COMPARED = ("model", "tp", "batch", "context", "layers", "device", "profiler", "tool_version")
+
+
+def _differs(base: Analysed, candidate: Analysed) -> dict[str, tuple[str, str]]:
+    """What differs between the runs: settings, recorded environment variables, versions, labels."""
+
+    def facts(run: Analysed) -> dict[str, str]:
+        info = run.info
+        known = {name: str(getattr(info, name)) for name in _COMPARED}
+        known |= {f"path {k}": v for k, v in info.paths.items()}
+        known |= info.environment | {f"set {k}": v for k, v in info.settings.items()}
+        known |= {k: v for k, v in (info.machine or run.run.trace.machine).items() if "clock" not in k.lower()}
+        known["labels"] = ", ".join(info.labels)
+        return known
+
+    before, after = facts(base), facts(candidate)
+    keys = dict.fromkeys([*before, *after])
+    return {k: (before.get(k, "unset"), after.get(k, "unset")) for k in keys if before.get(k) != after.get(k)}
+
+
+def _measured(
+    base: Analysed, candidate: Analysed, margin: float
+) -> tuple[Verdict | None, float | None, tuple[float, float] | None, float | None]:
+    """The verdict on untraced times, where both runs have them; a difference of two processes is one sample."""
+    if base.untraced is None or candidate.untraced is None or base.untraced.source != candidate.untraced.source:
+        return None, None, None, None
+    saving = base.untraced.median_ns - candidate.untraced.median_ns
+    errors = [
+        np.hypot(side.interval_ns[0] - side.median_ns, side.interval_ns[1] - side.median_ns) / np.sqrt(2)
+        for side in (base.untraced, candidate.untraced)
+    ]
+    half = float(np.hypot(*errors))
+    interval = (saving - half, saving + half)
+    floors = [side.mde_ns for side in (base.untraced, candidate.untraced)]
+    mde = None if None in floors else max(f for f in floors if f is not None)
+    if np.isnan(half):
+        interval, mde = (-abs(saving), 3 * abs(saving)), None
+    verdict = judge(
+        saving, interval, base.untraced.median_ns, mde, kind="measured", margin=margin,
+        missing="More untraced replays of both runs would settle it.",
+        caution="" if _one_process(base, candidate) else
+        "Both sides ran in processes of their own, and processes differ: this is one sample of that.",
+    )  # fmt: skip
+    return verdict, saving, interval, mde
+
+
+def _one_process(base: Analysed, candidate: Analysed) -> bool:
+    """Whether both sides' times came from one file, interleaved (two arms of the same measurement)."""
+    return bool(
+        {i.sha256 for i in base.info.inputs if i.path.endswith(".json")}
+        & {i.sha256 for i in candidate.info.inputs if i.path.endswith(".json")}
+    )
+
+
+def document(found: Comparison) -> dict[str, object]:
+    """The comparison as the JSON of `fusionscope compare`."""
+
+    def both(value: str) -> dict[str, object]:
+        return {
+            side: number(np.median(getattr(run.forward, value)))
+            for side, run in (("base", found.base), ("candidate", found.candidate))
+        }
+
+    def cell(side: Cell) -> dict[str, object]:
+        return {"launches": side.launches, "median_ns": number(side.median_ns), "sum_ns": number(side.sum_ns)}
+
+    fired = found.fired
+    return {
+        "base": found.base.run.info.id,
+        "candidate": found.candidate.run.info.id,
+        "launches": {"base": found.base.forward.launches, "candidate": found.candidate.forward.launches},
+        "kernel_time_ns": both("kernel_time"),
+        "busy_time_ns": both("busy_time"),
+        "span_ns": both("span"),
+        "did_fire": fired is not None,
+        "same_sequence": found.same_sequence,
+        "fired": {
+            name: getattr(fired, name) if fired else 0
+            for name in ("sites", "of_sites", "replays", "of_replays", "ranks", "of_ranks")
+        }
+        | {"boundary": fired.boundary if fired else None},
+        "suspects": [{"kernel": k, "launches": n, "boundary": b} for k, n, b in found.suspects],
+        "kernels": [
+            {
+                "name": r.name,
+                "role": r.role,
+                "where": r.where or None,
+                "base": cell(r.base),
+                "candidate": cell(r.candidate),
+                "difference_ns": number(r.difference_ns),
+                "status": r.status,
+            }
+            for r in found.rows
+        ],
+        "boundaries": [
+            {
+                "boundary": c.boundary,
+                "subtype": c.subtype,
+                "sites": {"base": c.base_sites, "candidate": c.candidate_sites},
+                "launches": {"base": c.base_launches, "candidate": c.candidate_launches},
+                "kernel_time_ns": {"base": number(c.base_ns), "candidate": number(c.candidate_ns)},
+                "fired_sites": c.fired_sites,
+                "nested": c.nested,
+                "rung": {"base": c.rung[0], "candidate": c.rung[1]},
+            }
+            for c in found.changes
+        ],
+        "measured": None
+        if found.measured is None
+        else {
+            "saving_ns": number(found.measured_saving_ns or 0.0),
+            "interval_ns": [number(v) for v in found.measured_interval_ns or ()],
+            "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
+            "verdict": found.measured.document(),
+        },
+        "differs": {k: {"base": a, "candidate": b} for k, (a, b) in found.differs.items()},
+        "labels": {"base": found.base.info.labels, "candidate": found.candidate.info.labels},
+    }
