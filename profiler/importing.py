@@ -24,8 +24,8 @@ def import_files(
 ) -> Trace:
     """The files as the ranks of one run.
 
-    `provenance` is a *.nodes.json, for every rank; `timings` is "FILE[:ARM]". `progress` is called before each file with
-    (files done, files in all, name of the next). Raises FusionScopeError where two files claim one rank.
+    `provenance` is a *.nodes.json, for every rank; `timings` is "FILE[:ARM]". `progress` is called before each file
+    with (files done, files in all, name of the next). Raises FusionScopeError where two files claim one rank.
     """
     if not files:
         raise FusionScopeError("No file was given: name at least one trace to import.")

@@ -10,6 +10,8 @@ import pandas as pd
 from fusionscope.profiler.trace import table
 
 FORWARD = "fusionscope.forward"
+# torch.compile records its own steps as operators; the compiled code is "## Call CompiledFxGraph … ##".
+_BOOKKEEPING = re.compile(r"^(?:TorchDynamo |Pregraph bytecode|AOTDispatcher )")
 _ISSUE = re.compile(r"^c10d::_?([a-z0-9_]+?)_?$")
 _DONE = re.compile(r"^gloo:([a-z0-9_]+)$")
 
@@ -23,6 +25,7 @@ def leaf_operators(operators: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFram
     """
     operators = operators.astype({"name": "object"})
     ranges = ranges.astype({"name": "object"})
+    operators = operators[~operators["name"].str.match(_BOOKKEEPING)]
     done = ranges[ranges["name"].str.match(_DONE)]
     done = pd.concat([done, operators[operators["name"].str.match(_DONE)]], ignore_index=True)
     operators = operators[~operators["name"].str.match(_DONE)].reset_index(drop=True)
@@ -31,7 +34,8 @@ def leaf_operators(operators: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFram
     leaves = outside[_is_leaf(outside) | outside.index.isin(issued.index)].copy()
     leaves["raw_name"] = leaves["name"]
     for index, completion in _pairs(issued, done):
-        leaves.loc[index, ["name", "end_ns"]] = [completion["name"], max(completion["end_ns"], leaves.at[index, "end_ns"])]
+        leaves.at[index, "name"] = completion["name"]
+        leaves.at[index, "end_ns"] = max(completion["end_ns"], leaves.at[index, "end_ns"])
     forwards = ranges[ranges["name"] == FORWARD]
     if len(forwards):
         leaves = leaves[_starts_in(leaves, forwards)]
@@ -77,8 +81,8 @@ def _covered(rows: pd.DataFrame, spans: pd.DataFrame, by: list[str], whole: bool
     return inside
 
 
-def _pairs(issued: pd.DataFrame, done: pd.DataFrame) -> list[tuple[int, pd.Series]]:  # type: ignore[type-arg]
-    """Completion of each issue: of one kind of collective, in the order of issue (gloo's queue is first in, first out)."""
+def _pairs(issued: pd.DataFrame, done: pd.DataFrame) -> list[tuple[int, pd.Series]]:
+    """Completion of each issue: of one kind of collective, in order of issue (gloo's queue is first in, first out)."""
     names = {_DONE.sub(r"\1", name).replace("_", "") for name in done["name"].unique()}
     found = []
     for _, calls in issued.groupby(["rank", "process"]):

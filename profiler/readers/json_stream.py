@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 from fusionscope.profiler.errors import UnreadableTrace
@@ -101,7 +101,7 @@ class JsonStream:
             self.take(b"]")
             return
 
-    def keys(self) -> Iterator[str]:
+    def fields(self) -> Iterator[str]:
         """The keys of an object, the braces included; the caller takes each value before the next key."""
         self.take(b"{")
         while self.peek() != b"}":
@@ -141,6 +141,10 @@ def _repair(match: re.Match[str]) -> str:
     return _ESCAPE.sub(lambda escape: escape.group() if escape.group(1) else "\\\\", match.group())
 
 
+#: 146 years: no time is longer, and two of them still add up in an int64.
+_TOO_LONG = 2**62
+
+
 def nanoseconds(text: str, unit: int) -> int | None:
     """A decimal number in units of `unit` ns as whole ns, without a float on the way; None where it is no number.
 
@@ -148,9 +152,12 @@ def nanoseconds(text: str, unit: int) -> int | None:
     """
     whole, _, fraction = text.partition(".")
     if unit == 1000 and len(fraction) <= 3 and whole.isdecimal() and (fraction.isdecimal() or not fraction):
-        return int(whole) * 1000 + int((fraction + "000")[:3])
-    try:
-        exact = Decimal(text) * unit
-        return int(exact.to_integral_value()) if exact.is_finite() and abs(exact) < 2**63 else None
-    except InvalidOperation:
-        return None
+        exact = int(whole) * 1000 + int((fraction + "000")[:3]) if len(whole) < 20 else _TOO_LONG
+    else:
+        try:
+            number = Decimal(text) * unit
+            # Decimal takes an exponent of 10**6: compare before it becomes an integer of that many digits.
+            exact = int(number.to_integral_value()) if number.is_finite() and abs(number) < _TOO_LONG else _TOO_LONG
+        except ArithmeticError:
+            return None
+    return exact if abs(exact) < _TOO_LONG else None

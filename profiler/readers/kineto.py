@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import gzip
 import re
-from array import array
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import msgspec
 import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.cpu_ops import leaf_operators
-from fusionscope.profiler.readers.json_stream import JsonStream, lenient, nanoseconds
+from fusionscope.profiler.readers.json_stream import JsonStream, lenient
+from fusionscope.profiler.readers.kineto_events import NO_ARGS, Columns, Event, decode, microseconds, whole_number
 from fusionscope.profiler.readers.replays import KEY, number_replays
 from fusionscope.profiler.trace import Trace, table
 
@@ -31,31 +31,6 @@ _GPU = {
 _CALLS = {"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"}
 _OPERATORS = {"cpu_op", "operator"}
 _RANGES = {"user_annotation"}
-
-
-class _Args(msgspec.Struct):
-    device: Any = None
-    stream: Any = None
-    correlation: Any = None
-    rank: Any = None
-    graph: Any = msgspec.field(name="graph id", default=None)
-    node: Any = msgspec.field(name="graph node id", default=None)
-
-
-class _Event(msgspec.Struct):
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    # Raw keeps the decimals as they are written.
-    ts: msgspec.Raw = msgspec.Raw()
-    dur: msgspec.Raw = msgspec.Raw()
-    pid: Any = None
-    tid: Any = None
-    args: _Args | None = None
-
-
-_decoder = msgspec.json.Decoder(_Event)
-_NO_ARGS = _Args()
 
 
 def read(path: str | Path) -> Trace:
@@ -73,12 +48,8 @@ def read(path: str | Path) -> Trace:
             plain.seek(0)
             stream = JsonStream(cast(BinaryIO, gzip.GzipFile(fileobj=plain)) if zipped else plain, str(path))
             _walk(stream, reading)
-    except (EOFError, gzip.BadGzipFile, OSError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UnreadableTrace(f"{path} cannot be read to its end ({error}): copy the trace again.") from error
-    except Exception as error:
-        if type(error).__module__ == "zlib":
-            raise UnreadableTrace(f"{path} is a damaged gzip file ({error}): copy the trace again.") from error
-        raise
     return reading.trace(path)
 
 
@@ -87,36 +58,13 @@ def _walk(stream: JsonStream, reading: _Reading) -> None:
         for event in stream.items():
             reading.add(event, stream)
     else:
-        for key in stream.keys():
+        for key in stream.fields():
             if key == "traceEvents" and stream.peek() == b"[":
                 for event in stream.items():
                     reading.add(event, stream)
             else:
                 reading.metadata[key] = lenient(stream.value(), stream)
     stream.end()
-
-
-class Columns:
-    """Rows of int64 columns and one text column, packed: tens of millions fit in memory."""
-
-    def __init__(self, *names: str) -> None:
-        self.numbers = {name: array("q") for name in names}
-        self._columns = tuple(self.numbers.values())
-        self._texts: dict[str, int] = {}
-        self._codes = array("q")
-
-    def add(self, text: str, *values: int) -> None:
-        self._codes.append(self._texts.setdefault(text, len(self._texts)))
-        for column, value in zip(self._columns, values, strict=True):
-            column.append(value)
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def frame(self) -> pd.DataFrame:
-        data: dict[str, Any] = {name: pd.Series(column, dtype="int64") for name, column in self.numbers.items()}
-        data["name"] = pd.Categorical.from_codes(list(self._codes), categories=list(self._texts))
-        return pd.DataFrame(data)
 
 
 _HOST = ("rank", "process", "thread", "start_ns", "end_ns")
@@ -141,10 +89,7 @@ class _Reading:
 
     def add(self, raw: bytes, stream: JsonStream) -> None:
         self.events += 1
-        try:
-            event = _decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            event = _repaired(raw, stream)
+        event = decode(raw, stream)
         if not event.cat:
             return
         self.with_category += 1
@@ -155,38 +100,39 @@ class _Reading:
             self._add_gpu(event, _GPU[category])
         elif category in _CALLS:
             if "Launch" in event.name and "HostFunc" not in event.name:
-                args = event.args or _NO_ARGS
-                self._add_host(self.calls, event, _whole(args.correlation))
+                args = event.args or NO_ARGS
+                self._add_host(self.calls, event, whole_number(args.correlation))
         elif category in _RANGES:
             self._add_host(self.ranges, event)
         elif category in _OPERATORS and not len(self.gpu):
             self._add_host(self.operators, event)
 
-    def _rank(self, event: _Event) -> int:
+    def _rank(self, event: Event) -> int:
         """Rank that the event itself tells of, -1 where the file decides."""
-        args = event.args or _NO_ARGS
-        if args.rank is not None:
-            return _whole(args.rank)
+        args = event.args or NO_ARGS
+        if args.rank is not None and 0 <= (rank := whole_number(args.rank)) < 2**20:
+            return rank
         if isinstance(event.pid, str) and (label := re.match(r"\[(.+?)\]", event.pid)):
             # SGLang's merged files: pid is "[TP00-DP01] 83". The labels sort as the ranks do; see trace().
             return -2 - self._labels.setdefault(label.group(1), len(self._labels))
         return -1
 
-    def _add_gpu(self, event: _Event, kind: str) -> None:
-        args = event.args or _NO_ARGS
-        start, duration = _time(event.ts), _time(event.dur)
+    def _add_gpu(self, event: Event, kind: str) -> None:
+        args = event.args or NO_ARGS
+        start, duration = microseconds(event.ts), microseconds(event.dur)
         if start is None:
             self.skipped += 1
             return
-        device = _whole(args.device if args.device is not None else event.pid)
-        queue = _whole(args.stream if args.stream is not None else event.tid)
+        device = whole_number(args.device if args.device is not None else event.pid)
+        queue = whole_number(args.stream if args.stream is not None else event.tid)
         # The node's graph is in the high 32 bits, its ordinal in the low ones; 0 is "not in a graph".
-        node, graph = _whole(args.node), _whole(args.graph)
+        node, graph = whole_number(args.node), whole_number(args.graph)
         if node > 0:
             graph, node = node >> 32, node & 0xFFFFFFFF
         else:
             graph, node = (graph if graph > 0 else -1), -1
-        untimed = duration is None
+        # CUPTI leaves start and end at 0 where it did not collect the time.
+        untimed = duration is None or (start == 0 and duration == 0)
         self.gpu.add(
             event.name,
             self._rank(event),
@@ -195,19 +141,19 @@ class _Reading:
             queue,
             start,
             max(duration or 0, 0),
-            _whole(args.correlation),
+            whole_number(args.correlation),
             graph,
             node,
             int(untimed),
         )
 
-    def _add_host(self, columns: Columns, event: _Event, *more: int) -> None:
-        start, duration = _time(event.ts), _time(event.dur)
+    def _add_host(self, columns: Columns, event: Event, *more: int) -> None:
+        start, duration = microseconds(event.ts), microseconds(event.dur)
         if start is None:
             self.skipped += 1
             return
         end = start + max(duration or 0, 0)
-        columns.add(event.name, self._rank(event), _whole(event.pid), _whole(event.tid), start, end, *more)
+        columns.add(event.name, self._rank(event), whole_number(event.pid), whole_number(event.tid), start, end, *more)
 
     def trace(self, path: Path) -> Trace:
         if not self.with_category:
@@ -227,15 +173,15 @@ class _Reading:
         operators = self.operators.frame() if not len(gpu) else self.operators.frame().iloc[:0]
         frames = [gpu, calls, ranges, operators]
         self._number_ranks(frames, _file_rank(self.metadata, path), warnings)
-        base = _whole(self.metadata.get("baseTimeNanoseconds"))
+        base = whole_number(self.metadata.get("baseTimeNanoseconds"))
         for frame in frames:
             for column in {"start_ns", "end_ns"} & set(frame.columns):
                 frame[column] += max(base, 0)
+        gpu.loc[gpu["untimed"] == 1, "start_ns"] = 0
+        if untimed := int(gpu["untimed"].sum()):
+            warnings.append(f"{untimed} of {len(gpu)} GPU records have no time: the profiler did not collect it.")
         launches = table("launches", calls.assign(is_graph=calls["name"].astype(str).str.contains("GraphLaunch")))
-        if len(gpu):
-            kernels = _kernels(gpu, launches, ranges)
-        else:
-            kernels = leaf_operators(operators, ranges)
+        kernels = _kernels(gpu, launches, ranges) if len(gpu) else leaf_operators(operators, ranges)
         kernels["replay"], doubts = number_replays(kernels, launches)
         return Trace(
             kernels=kernels.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
@@ -243,7 +189,7 @@ class _Reading:
             ranges=table("ranges", ranges.sort_values(["rank", "start_ns"], kind="stable")),
             machine=_machine(self.metadata, bool(len(gpu)), warnings),
             warnings=(*warnings, *doubts),
-            world_size=max(_whole(_distributed(self.metadata).get("world_size")), 0),
+            world_size=max(whole_number(_distributed(self.metadata).get("world_size")), 0),
         )
 
     def _number_ranks(self, frames: list[pd.DataFrame], file_rank: int, warnings: list[str]) -> None:
@@ -256,41 +202,6 @@ class _Reading:
             frame["rank"] = frame["rank"].map(lambda rank: told.get(rank, rank)).astype("int64")
 
 
-def _repaired(raw: bytes, stream: JsonStream) -> _Event:
-    value = lenient(raw, stream)
-    if not isinstance(value, dict):
-        return _Event()
-    args = value.get("args")
-    if isinstance(args, dict):
-        names = ("device", "stream", "correlation", "rank", "graph id", "graph node id")
-        known = _Args(*(args.get(name) for name in names))
-    else:
-        known = _NO_ARGS
-    text = {name: value[name] if isinstance(value.get(name), str) else "" for name in ("ph", "cat", "name")}
-    times = {name: msgspec.Raw(str(value[name]).encode()) for name in ("ts", "dur") if value.get(name) is not None}
-    return _Event(**text, **times, pid=value.get("pid"), tid=value.get("tid"), args=known)
-
-
-def _time(raw: msgspec.Raw) -> int | None:
-    """Microseconds as written to whole nanoseconds."""
-    text = bytes(raw).strip(b'"').decode("ascii", errors="replace")
-    return nanoseconds(text, 1000) if text else None
-
-
-_DIGITS = re.compile(r"(\d+)\s*$")
-
-
-def _whole(value: Any) -> int:
-    """An id as a number: "stream 7" and "[TP00] 83" count as 7 and 83; -1 where there is none."""
-    if isinstance(value, bool) or value is None:
-        return -1
-    if isinstance(value, str) and (match := _DIGITS.search(value)):
-        value = int(match.group(1)[:19])
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and abs(value) < 2**63 else -1
-
-
 def _kernels(gpu: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFrame:
     """GPU rows know their device, not their process: that is the launching call's, else the rank's only one."""
     host = pd.concat([launches[["rank", "process"]], ranges[["rank", "process"]]])
@@ -300,7 +211,7 @@ def _kernels(gpu: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame) ->
     process = found.fillna(gpu["rank"].map(usual)).fillna(-1).astype("int64")
     raw = gpu["name"]
     short = {name: re.sub(r"(?: \[clone \.kd\]|\.kd)$", "", name) for name in raw.cat.categories}
-    kinds = pd.Categorical.from_codes(gpu["kind"].tolist(), categories=list(_KINDS))
+    kinds = pd.Categorical.from_codes(gpu["kind"].tolist(), categories=pd.Index(_KINDS))
     rest = gpu.drop(columns=["kind", "name"])
     named = rest.assign(process=process, kind=kinds, raw_name=raw, name=raw.astype("object").map(short))
     return table("kernels", named)
@@ -316,12 +227,12 @@ _RANK_IN_NAME = (r"rank[-_]?(\d+)", r"-TP-(\d+)(?=[-.])", r"dp\d+_pp\d+_tp(\d+)"
 
 
 def _file_rank(metadata: dict[str, Any], path: Path) -> int:
-    told = _whole(_distributed(metadata).get("rank"))
-    if told >= 0:
+    told = whole_number(_distributed(metadata).get("rank"))
+    if 0 <= told < 2**20:
         return told
     for pattern in _RANK_IN_NAME:
         if match := re.search(pattern, path.name):
-            return int(match.group(1)[:6])
+            return int(match.group(1)[-6:])
     return 0
 
 

@@ -65,7 +65,7 @@ class _Export:
         return {str(row[1]) for row in self.connection.execute(f'PRAGMA table_info("{name}")')}
 
     def select(self, name: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame:
-        """The columns of a table; an absent optional column is all missing. Raises UnreadableTrace without a needed one."""
+        """The columns of a table; an absent optional one is all missing, a needed one raises UnreadableTrace."""
         if name not in self.tables:
             return pd.DataFrame(columns=[*needed, *optional], dtype="object")
         present = self.columns(name)
@@ -111,6 +111,9 @@ def _read(export: _Export) -> Trace:
     launches = launches[launches["rank"] >= 0].sort_values(["rank", "start_ns"], kind="stable")
     kernels = table("kernels", device.assign(rank=ranks.of(device), name=raw, raw_name=raw))
     kernels["replay"], doubts = number_replays(kernels, launches)
+    machine = _machine(export)
+    if "gpu" not in machine:
+        warnings.append("The file does not name its GPU.")
     in_graph = bool(((kernels["graph"] >= 0) & (kernels["kind"] == "kernel")).any())
     graph_mode = not in_graph and (len(graphs) > 0 or (_mode(export) == "Graph" and bool(launches["is_graph"].any())))
     return Trace(
@@ -118,14 +121,14 @@ def _read(export: _Export) -> Trace:
         launches=launches.reset_index(drop=True),
         ranges=_ranges(export, names, ranks),
         timings=_replay_times(graphs, ranks, warnings),
-        machine=_machine(export),
+        machine=machine,
         graph_mode=graph_mode,
         warnings=tuple(warnings if graph_mode else [*warnings, *doubts]),
     )
 
 
 def _device_columns(rows: pd.DataFrame) -> pd.DataFrame:
-    """start_ns, duration_ns, device, stream, correlation, process, untimed from the columns that all GPU tables share."""
+    """The columns of KERNELS that all GPU tables of an export share."""
     whole = {c: rows[c].fillna(-1).astype("int64") for c in _ROW}
     duration = whole["end"] - whole["start"]
     return pd.DataFrame(
@@ -146,7 +149,7 @@ def _pid(global_id: pd.Series[int]) -> pd.Series[int]:
     return global_id // 2**24 % 2**24
 
 
-def _device_rows(export: _Export, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Categorical]:
+def _device_rows(export: _Export, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Series[str]]:
     parts, texts = [], []
     for name, kind in _DEVICE_TABLES.items():
         if name not in export.tables:
@@ -162,12 +165,12 @@ def _device_rows(export: _Export, names: dict[int, str], warnings: list[str]) ->
         texts.append(_kernel_names(rows, names) if kind == "kernel" else _copy_names(rows, kind))
     if not parts:
         empty = _device_columns(pd.DataFrame(columns=list(_ROW), dtype="object"))
-        return empty.assign(kind="", graph=-1, node=-1), pd.Categorical([])
+        return empty.assign(kind="", graph=-1, node=-1), pd.Series(dtype="object")
     device = pd.concat(parts, ignore_index=True)
     untimed = int(device["untimed"].sum())
     if untimed:
         warnings.append(f"{untimed} of {len(device)} GPU records have no time: Nsight did not collect it.")
-    return device, pd.Categorical(pd.concat(texts, ignore_index=True))
+    return device, pd.concat(texts, ignore_index=True)
 
 
 def _kernel_names(rows: pd.DataFrame, names: dict[int, str]) -> pd.Series[str]:

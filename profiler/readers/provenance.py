@@ -38,7 +38,7 @@ def read_provenance(path: str | Path) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for number, entry in enumerate(entries):
         rows += _sites(entry, f"{path}, entry {number}", counts)
-    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else None
+    columns: dict[str, object] = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     return table("sites", columns)
 
 
@@ -57,7 +57,7 @@ def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> l
     if not isinstance(layers, list):
         layers = [layers] * len(ranges)
     if len(layers) != len(ranges):
-        raise FusionScopeError(f"{where} has {len(layers)} layers for {len(ranges)} ranges: give one number, or one each.")
+        raise FusionScopeError(f"{where} has {len(layers)} layers for {len(ranges)} ranges: give one, or one each.")
     key = (rank, graph, entry["boundary"])
     rows = []
     for span, layer in zip(ranges, layers, strict=True):

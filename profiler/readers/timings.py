@@ -16,7 +16,7 @@ from fusionscope.profiler.readers import nsys_sqlite
 from fusionscope.profiler.readers.json_stream import nanoseconds
 from fusionscope.profiler.trace import table
 
-_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORMS = (
     'a CSV with a column time_us (or _ns, _ms, _s), a JSON object {"unit": "us", "times": […]}, or a graph-mode '
     "Nsight .sqlite"
