@@ -61,7 +61,6 @@ class DecodeModel:
         chooser = torch.Generator().manual_seed(seed)
         self.ids = torch.randint(spec.vocab, (batch,), generator=chooser).to(self.device)
 
-    @torch.no_grad()
     def step(self) -> Tensor:
         """One forward -> the next token of each sequence [batch] int64, the same on every rank.
 
@@ -69,7 +68,7 @@ class DecodeModel:
         per boundary site in ctx.recorder. Raises Unconsumed if a reduction was lost.
         """
         self.ctx.recorder.start()
-        with self._range(), ForwardScope():
+        with torch.no_grad(), self._range(), ForwardScope():
             return self.ctx.ops.argmax(self.logits())
 
     def logits(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fusionscope.fusion_runtime.errors import BadSpec
 
@@ -114,7 +115,7 @@ class ModelSpec:
         return min(self.index_topk, context) // self.index_kpool
 
 
-SCALED = {
+SCALED: dict[str, Any] = {
     "hidden": 64,
     "vocab": 512,
     "dense_intermediate": 128,

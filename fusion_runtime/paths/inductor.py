@@ -72,7 +72,8 @@ class InductorPath(Path):
 
     @staticmethod
     def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return launch_as(f"inductor::{function.__name__}", torch.compile(function, fullgraph=True, dynamic=False))
+        compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
+        return launch_as(f"inductor::{function.__name__}", compiled)
 
     def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
         return no_compiler() if shape.device.type == "cpu" else None

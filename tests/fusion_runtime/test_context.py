@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusionscope.fusion_runtime.context import PATH_NAMES, SUBTYPES, PathChoice
+from fusionscope.fusion_runtime.errors import BadPathChoice
+
+
+def test_default_is_split_everywhere() -> None:
+    choice = PathChoice.parse("")
+    assert {choice.path_for(b, s) for b, subtypes in SUBTYPES.items() for s in subtypes} == {"split"}
+
+
+def test_subtype_goes_before_boundary_whatever_the_order() -> None:
+    for text in ("mhc_post=triton, mhc_post:attn_exit=split", "mhc_post:attn_exit=split,mhc_post=triton"):
+        choice = PathChoice.parse(text)
+        assert choice.path_for("mhc_post", "attn_exit") == "split"
+        assert choice.path_for("mhc_post", "ffn_exit") == "triton"
+        assert choice.path_for("moe_finalize", "ffn_exit") == "split"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mhc_post", "is not BOUNDARY=PATH"),
+        ("mhc_pots=split", "no boundary 'mhc_pots': choose from ar_norm, moe_finalize, mhc_post"),
+        ("mhc_post=cuda", "no path 'cuda': choose from split, inductor, triton"),
+        ("mhc_post:residual=split", "no subtype 'residual': choose from attn_exit, ffn_exit"),
+        ("mhc_post:=split", "no subtype ''"),
+        ("mhc_post=", "no path ''"),
+        ("mhc_post=split,mhc_post=triton", "given two paths, split and triton"),
+    ],
+)
+def test_errors_name_the_valid_words(text: str, message: str) -> None:
+    with pytest.raises(BadPathChoice, match=message):
+        PathChoice.parse(text)
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FUSIONSCOPE_PATHS", raising=False)
+    assert str(PathChoice.from_environment()) == ""
+    monkeypatch.setenv("FUSIONSCOPE_PATHS", "moe_finalize=inductor")
+    assert PathChoice.from_environment().path_for("moe_finalize", "ffn_exit") == "inductor"
+
+
+sites = [*SUBTYPES, *(f"{b}:{s}" for b, subtypes in SUBTYPES.items() for s in subtypes)]
+
+
+@given(st.dictionaries(st.sampled_from(sites), st.sampled_from(PATH_NAMES)))
+def test_printing_and_parsing_are_inverse(chosen: dict[str, str]) -> None:
+    assert PathChoice.parse(str(PathChoice(chosen))) == PathChoice(chosen)
