@@ -12,7 +12,6 @@ import numpy as np
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.forwards import Forward, forwards
 from fusionscope.analysis.sites import Site
-from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge
 
 #: A control counts as unmoved within this many standard errors of its per-replay sums.
@@ -326,69 +325,3 @@ def _one_process(base: Analysed, candidate: Analysed) -> bool:
         {i.sha256 for i in base.info.inputs if i.path.endswith(".json")}
         & {i.sha256 for i in candidate.info.inputs if i.path.endswith(".json")}
     )
-
-
-def document(found: Comparison) -> dict[str, object]:
-    """The comparison as the JSON of `fusionscope compare`."""
-
-    def both(value: str) -> dict[str, object]:
-        return {
-            side: number(np.median(getattr(run.forward, value)))
-            for side, run in (("base", found.base), ("candidate", found.candidate))
-        }
-
-    def cell(side: Cell) -> dict[str, object]:
-        return {"launches": side.launches, "median_ns": number(side.median_ns), "sum_ns": number(side.sum_ns)}
-
-    fired = found.fired
-    return {
-        "base": found.base.run.info.id,
-        "candidate": found.candidate.run.info.id,
-        "launches": {"base": found.base.forward.launches, "candidate": found.candidate.forward.launches},
-        "kernel_time_ns": both("kernel_time"),
-        "busy_time_ns": both("busy_time"),
-        "span_ns": both("span"),
-        "did_fire": fired is not None,
-        "same_sequence": found.same_sequence,
-        "fired": {
-            name: getattr(fired, name) if fired else 0
-            for name in ("sites", "of_sites", "replays", "of_replays", "ranks", "of_ranks")
-        }
-        | {"boundary": fired.boundary if fired else None},
-        "suspects": [{"kernel": k, "launches": n, "boundary": b} for k, n, b in found.suspects],
-        "kernels": [
-            {
-                "name": r.name,
-                "role": r.role,
-                "where": r.where or None,
-                "base": cell(r.base),
-                "candidate": cell(r.candidate),
-                "difference_ns": number(r.difference_ns),
-                "status": r.status,
-            }
-            for r in found.rows
-        ],
-        "boundaries": [
-            {
-                "boundary": c.boundary,
-                "subtype": c.subtype,
-                "sites": {"base": c.base_sites, "candidate": c.candidate_sites},
-                "launches": {"base": c.base_launches, "candidate": c.candidate_launches},
-                "kernel_time_ns": {"base": number(c.base_ns), "candidate": number(c.candidate_ns)},
-                "fired_sites": c.fired_sites,
-                "nested": c.nested,
-                "rung": {"base": c.rung[0], "candidate": c.rung[1]},
-            }
-            for c in found.changes
-        ],
-        "measured": None
-        if found.measured is None
-        else {
-            "saving_ns": number(found.measured_saving_ns or 0.0),
-            "interval_ns": [number(v) for v in found.measured_interval_ns or ()],
-            "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
-            "verdict": found.measured.document(),
-        },
-        "differs": {k: {"base": a, "candidate": b} for k, (a, b) in found.differs.items()},
-        "labels": {"base": found.base.info.labels, "candidate": found.candidate.info.labels},
-    }

@@ -64,8 +64,8 @@ class Forward:
     @property
     def span(self) -> NDArray[np.int64]:
         """[R] ns: first start to last end."""
-        last: NDArray[np.int64] = (self.start + self.duration).max(axis=1)
-        return last - self.start.min(axis=1)
+        span: NDArray[np.int64] = (self.start + self.duration).max(axis=1) - self.start.min(axis=1)
+        return span
 
     @property
     def busy_time(self) -> NDArray[np.int64]:
