@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionscope.analysis.intervals import union_ns
+from fusionscope.profiler.importing import ranks_of
 from fusionscope.profiler.trace import Trace
 
 
@@ -28,12 +29,11 @@ def totals(trace: Trace) -> Totals:
         union_ns(group["start_ns"].to_numpy(), group["duration_ns"].to_numpy())
         for _, group in rows[~rows["untimed"]].groupby(["rank", "process", "device"], observed=True)
     )
-    ranks = set(trace.kernels["rank"].unique()) | set(trace.launches["rank"].unique())
     return Totals(
         launches=len(rows),
         kernel_time_ns=int(rows["duration_ns"].sum()),
         busy_time_ns=busy,
         graph_launches=int(trace.launches["is_graph"].sum()),
-        rank_ids=sorted(int(rank) for rank in ranks),
+        rank_ids=ranks_of(trace),
         devices=int(rows[["rank", "device"]].drop_duplicates().shape[0]),
     )

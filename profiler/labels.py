@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
+from fusionscope.profiler.importing import ranks_of
 from fusionscope.profiler.trace import Trace
-
-
-def ranks_of(trace: Trace) -> list[int]:
-    """The ranks that have device rows or launches, in order."""
-    present = set(trace.kernels["rank"].unique()) | set(trace.launches["rank"].unique())
-    return sorted(int(rank) for rank in present)
 
 
 def trace_labels(trace: Trace, world_size: int = 0) -> set[str]:

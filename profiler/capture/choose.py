@@ -1,0 +1,114 @@
+"""From what the user asked for to a plan: which device, which profiler, whether ranks are emulated."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from fusionscope.profiler.capture import cupti, nsys
+from fusionscope.profiler.capture.plan import DEVICES, PROFILERS, CaptureError, CapturePlan
+
+#: Tokens in the cache of a sequence where the user names no number.
+CONTEXT = {"cuda": 8192, "cpu": 1024}
+#: Untraced timings: blocks of replays. A step on the CPU takes long, so that there are fewer.
+_BLOCKS = {"cuda": 8, "cpu": 4}
+
+
+def make_plan(
+    model: str,
+    tp: int,
+    batch: int = 4,
+    context: int | None = None,
+    paths: str | None = None,
+    profiler: str = "auto",
+    device: str = "auto",
+    layers: int | None = None,
+    replays: int = 12,
+) -> tuple[CapturePlan, list[str]]:
+    """The plan, and sentences for the user about what was chosen.
+
+    `paths` is BOUNDARY=PATH,… (None: $FUSIONSCOPE_PATHS). Raises CaptureError or a RuntimeContractError that names
+    the next step where the machine, or the model, cannot do what was asked for.
+    """
+    for value, words, option in ((device, DEVICES, "--device"), (profiler, PROFILERS, "--profiler")):
+        if value not in words:
+            raise CaptureError(f"{option} takes one of {', '.join(words)}, not {value!r}.")
+    for number, option in ((tp, "--tp"), (batch, "--batch"), (replays, "--replays")):
+        if number < 1:
+            raise CaptureError(f"{option} must be at least 1, not {number}.")
+    if layers is not None and layers < 1:
+        raise CaptureError(f"--layers must be at least 1, not {layers}; leave it out for all of them.")
+    torch = _torch()
+    from fusionscope.fusion_runtime.context import PathChoice
+    from fusionscope.profiler.capture.forward import spec_of
+
+    on = _device(torch, device)
+    chosen, notes = _profiler(profiler, on)
+    if device == "auto" and on == "cpu":
+        notes.append("device: cpu (torch sees no CUDA GPU)")
+    spec = spec_of(model, on, layers or 0)
+    length = CONTEXT[on] if context is None else context
+    if on == "cpu" and spec.is_scaled and length > spec.max_context:
+        notes.append(f"context: {spec.max_context} in place of {length}, as the shapes are scaled for the CPU")
+        length = spec.max_context
+    spec.check(tp, batch, length)
+    choice = PathChoice.from_environment() if paths is None else PathChoice.parse(paths)
+    gpus = torch.cuda.device_count() if on == "cuda" else 0
+    plan = CapturePlan(
+        model=model,
+        tp=tp,
+        batch=batch,
+        context=length,
+        device=on,
+        profiler=chosen,
+        paths=dict(choice.chosen),
+        layers=layers or 0,
+        replays=replays,
+        timed_blocks=_BLOCKS[on],
+        emulated=on == "cuda" and tp > gpus,
+    )
+    if plan.emulated:
+        notes.append(f"ranks: rank 0 of {tp} with emulated peers, since the machine has {gpus} GPU(s)")
+    return plan, notes
+
+
+def _torch() -> Any:
+    if importlib.util.find_spec("torch") is None:
+        raise CaptureError("Capturing needs PyTorch, which is not installed: pip install 'fusionscope[runtime]'.")
+    import torch
+
+    return torch
+
+
+def _device(torch: Any, asked: str) -> str:
+    has_cuda = bool(torch.cuda.is_available())
+    if asked == "cuda" and not has_cuda:
+        raise CaptureError(
+            "--device cuda needs a GPU that torch can use, and torch sees none: check `nvidia-smi` and that torch is "
+            "a CUDA build, or use --device cpu."
+        )
+    if asked == "auto":
+        return "cuda" if has_cuda else "cpu"
+    return asked
+
+
+def _profiler(asked: str, device: str) -> tuple[str, list[str]]:
+    """The profiler, and sentences about the choice."""
+    if device == "cpu":
+        if asked in ("nsys", "cupti"):
+            raise CaptureError(f"--profiler {asked} records GPUs only: use --profiler torch on the CPU.")
+        return "torch", ["profiler: torch"]
+    if asked == "nsys":
+        return asked, [f"profiler: nsys ({nsys.require()})"]
+    if asked == "cupti":
+        cupti.require()
+        return asked, ["profiler: cupti"]
+    if asked == "torch":
+        return asked, ["profiler: torch"]
+    without_nsys = nsys.unavailable()
+    if not without_nsys:
+        return "nsys", [f"profiler: nsys ({nsys.find()})"]
+    without_cupti = cupti.unavailable()
+    if not without_cupti:
+        return "cupti", [f"profiler: cupti ({without_nsys})"]
+    return "torch", [f"profiler: torch ({without_nsys}; {without_cupti})"]
