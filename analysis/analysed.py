@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,13 @@ class Analysed:
     forwards: list[Forward]
     attribution: Attribution
     untraced: noise.Baseline | None
+    rules: ruleset.Rules
+    site_filter: str | None = None
+    rung: int | None = None
+
+    def of(self, forward: Forward) -> Analysed:
+        """The same run with another of its kinds of forward attributed."""
+        return replace(self, attribution=_attributed(self.run, forward, self.rules, self.site_filter, self.rung))
 
     @property
     def info(self) -> RunInfo:
@@ -65,12 +72,13 @@ def analyse(
     """
     loaded = ruleset.load(rules)
     found = forwards(run.trace, rank, run.info.warmup_replays)
-    made = attribute(
-        run.trace,
-        choose(found, forward or None),
-        loaded,
-        complete_provenance="built-in model" in run.info.labels,
-        site_filter=sites or None,
-        rung=rung,
-    )
-    return Analysed(run, found, made, noise.baseline(run.trace.timings, rank))
+    made = _attributed(run, choose(found, forward or None), loaded, sites or None, rung)
+    return Analysed(run, found, made, noise.baseline(run.trace.timings, rank), loaded, sites or None, rung)
+
+
+def _attributed(
+    run: Run, forward: Forward, rules: ruleset.Rules, sites: str | None, rung: int | None
+) -> Attribution:
+    # Our own decode step marks every boundary it has; somebody else's provenance may cover one kind only.
+    complete = "built-in model" in run.info.labels
+    return attribute(run.trace, forward, rules, complete_provenance=complete, site_filter=sites, rung=rung)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusionscope.analysis.analysed import Analysed, analyse
+from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.forwards import Forward, forwards
 from fusionscope.analysis.sites import Site
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge
@@ -143,7 +143,7 @@ def _paired(base: Analysed, candidate: Analysed) -> Analysed:
     best = max(candidate.forwards, key=shared)
     if best.kind == candidate.forward.kind:
         return candidate
-    return analyse(candidate.run, rank=candidate.forward.rank, forward=best.kind)
+    return candidate.of(best)
 
 
 def _changes(base: Analysed, candidate: Analysed, kind: str) -> list[Change]:

@@ -1,0 +1,105 @@
+"""`fusionscope attribute`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fusionscope.cli.analysing import RungOpt, analysed
+from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fusionscope.analysis.analysed import Analysed
+
+
+def attribute(
+    run: RunArg,
+    store: StoreOpt = None,
+    rank: RankOpt = 0,
+    forward: ForwardOpt = "",
+    rules: RulesOpt = None,
+    sites: SitesOpt = "",
+    rung: RungOpt = None,
+    json: JsonOpt = False,
+) -> None:
+    """Say which boundary each launch of a forward belongs to, and how that is known.
+
+    Example: fusionscope attribute example --sites mhc_post:ffn_exit
+    """
+    from fusionscope.analysis.tables import report
+
+    found = analysed(run, store, rank, forward, rules, sites, rung)
+    payload = {"run": found.info.id, "labels": found.info.labels, **report(found.attribution, found.forwards)}
+    emit(json, payload, lambda: render(found, payload))
+
+
+def render(found: Analysed, payload: dict[str, Any] | None = None) -> RenderableType:
+    """The boundary table, the largest kernels and the coverage, for people."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from fusionscope.analysis.tables import report
+    from fusionscope.cli import output
+
+    told: dict[str, Any] = payload or report(found.attribution, found.forwards)
+    step = told["forward"]
+    us = output.microseconds
+    head = (
+        f"{found.title}: rank {told['rank']}, forward {step['kind']}, {step['launches']} launches, "
+        f"{step['replays']} replays; kernel time {us(step['kernel_time_ns'])} us, busy {us(step['busy_time_ns'])} us, "
+        f"span {us(step['span_ns'])} us. Labels: {', '.join(found.info.labels) or 'none'}."
+    )
+    parts: list[Any] = [Text(head), _boundaries(told), _kernels(told), Text(_coverage(told))]
+    if step["replays"] == 0:
+        parts.append(Text("Eager, no step ranges: one forward, no interval can be given."))
+    elif step["replays"] == 1:
+        parts.append(Text("One replay only, so no interval: record more (capture --replays 12, or more steps)."))
+    if len(told["forwards"]) > 1:
+        others = ", ".join(f"{f['kind']} ({f['launches']} launches x {f['replays']})" for f in told["forwards"][:6])
+        parts.append(Text(f"{len(told['forwards'])} kinds of forward (--forward KIND): {others}."))
+    parts += [Text(f"Note: {text}") for text in [*found.run.trace.warnings, *told["warnings"]]]
+    return Group(*parts)
+
+
+def _boundaries(told: dict[str, Any]) -> RenderableType:
+    from fusionscope.cli import output
+
+    rows = []
+    for row in told["boundaries"]:
+        subtypes = ", ".join(f"{n} {s}" for s, n in row["subtypes"].items() if s)
+        nested = ", ".join(f"{n} in {k}" for k, n in row["nested"].items())
+        paths = ", ".join(f"{n} {p}" for p, n in row["paths"].items())
+        sites = str(row["sites"]) if row["sites"] else "0 sites"
+        rung = row["rung"] if row["sites"] else ""
+        time = output.microseconds(row["kernel_time_ns"])
+        share = f"{row['share']:.2%}"
+        rows.append((row["boundary"], sites, subtypes, paths, row["launches"], time, share, rung, nested))
+    columns = ("boundary", "sites", "subtypes", "paths", "launches", "kernel time us", "of span", "rung", "nested")
+    return output.table("Boundaries", columns, rows, right=("sites", "launches", "kernel time us", "of span", "rung"))
+
+
+def _kernels(told: dict[str, Any], most: int = 15) -> RenderableType:
+    from fusionscope.analysis.names import short
+    from fusionscope.cli import output
+
+    us = output.microseconds
+    rows = [
+        (short(k["name"]), k["role"] or "?", k["launches"], us(k["median_ns"]), us(k["kernel_time_ns"]))
+        for k in told["kernels"][:most]
+    ]
+    title = f"Kernels ({min(most, len(told['kernels']))} of {len(told['kernels'])}, most time first)"
+    columns = ("kernel", "role", "launches", "median us", "kernel time us")
+    return output.table(title, columns, rows, right=columns[2:])
+
+
+def _coverage(told: dict[str, Any]) -> str:
+    from fusionscope.analysis.names import short
+
+    words = {"role": "role known, no boundary", "none": "unknown"}
+    shares = ", ".join(
+        f"{words.get(k, 'rung ' + k)} {v:.1%}" for k, v in told["coverage"]["by_rung"].items() if v > 0
+    )
+    unknown = told["coverage"]["unattributed"][:3]
+    rest = "; largest unknown: " + ", ".join(short(k["name"]) for k in unknown) if unknown else ""
+    return f"Coverage of kernel time: {shares}{rest}."
