@@ -50,7 +50,7 @@ def leaf_operators(operators: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFram
 def _is_leaf(rows: pd.DataFrame) -> pd.Series[bool]:
     """No other row of the same thread inside: in order of start, the next one begins after this one ends."""
     order = rows.sort_values(["rank", "process", "thread", "start_ns", "end_ns"], ascending=[True] * 4 + [False])
-    following = order.groupby(["rank", "process", "thread"])[["start_ns", "end_ns"]].shift(-1)
+    following = order.groupby(["rank", "process", "thread"])[["start_ns", "end_ns"]].shift(-1, fill_value=2**63 - 1)
     # Kineto's times on one thread may overlap by less than 1 us; a child also ends inside its parent.
     inside = (following["start_ns"] < order["end_ns"]) & (following["end_ns"] <= order["end_ns"])
     return (~inside).reindex(rows.index)
