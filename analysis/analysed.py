@@ -76,9 +76,7 @@ def analyse(
     return Analysed(run, found, made, noise.baseline(run.trace.timings, rank), loaded, sites or None, rung)
 
 
-def _attributed(
-    run: Run, forward: Forward, rules: ruleset.Rules, sites: str | None, rung: int | None
-) -> Attribution:
+def _attributed(run: Run, forward: Forward, rules: ruleset.Rules, sites: str | None, rung: int | None) -> Attribution:
     # Our own decode step marks every boundary it has; somebody else's provenance may cover one kind only.
     complete = "built-in model" in run.info.labels
     return attribute(run.trace, forward, rules, complete_provenance=complete, site_filter=sites, rung=rung)

@@ -124,9 +124,7 @@ def _roles(rules: Rules, names: list[str], raws: list[str]) -> list[str]:
     return [known[pair] for pair in zip(names, raws, strict=True)]
 
 
-def _marked(
-    trace: Trace, forward: Forward, rung: int | None, warnings: list[str]
-) -> tuple[dict[str, list[Site]], int]:
+def _marked(trace: Trace, forward: Forward, rung: int | None, warnings: list[str]) -> tuple[dict[str, list[Site]], int]:
     if rung == 4:
         return {}, 4
     if rung in (None, 1):

@@ -38,9 +38,7 @@ def _streams(forward: Forward) -> list[list[int]]:
     return list(by_stream.values())
 
 
-def _sites_on(
-    stream: list[int], rule: BoundaryRule, roles: list[str], names: list[tuple[str, str]]
-) -> Iterator[Site]:
+def _sites_on(stream: list[int], rule: BoundaryRule, roles: list[str], names: list[tuple[str, str]]) -> Iterator[Site]:
     at = 0
     while at < len(stream):
         best: tuple[int, Form] | None = None

@@ -55,9 +55,7 @@ def judge(
         floor = min(abs(low), abs(high))
         would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {guess}"
         sentence = f"Inconclusive: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
-        return Verdict(
-            INCONCLUSIVE, kind, None, above_margin, _confidence(low, high, need), _joined(sentence, caution)
-        )
+        return Verdict(INCONCLUSIVE, kind, None, above_margin, _confidence(low, high, need), _joined(sentence, caution))
     name = _class(low, high, mde_ns, need)
     bar = f"noise floor {us(mde_ns)}, margin {margin:.2%} = {us(need)}"
     words = {

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fusionscope.analysis.analysed import Analysed
+    from fusionscope.profiler.store import Run
 
 
 def attribute(
@@ -32,6 +33,24 @@ def attribute(
     found = analysed(run, store, rank, forward, rules, sites, rung)
     payload = {"run": found.info.id, "labels": found.info.labels, **report(found.attribution, found.forwards)}
     emit(json, payload, lambda: render(found, payload))
+
+
+def report(run: Run) -> RenderableType:
+    """What `capture` and `import` print of a new run: boundary table and verdicts, or why there are none."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from fusionscope.analysis.analysed import analyse
+    from fusionscope.cli import verdicts
+    from fusionscope.profiler.errors import FusionScopeError
+
+    ranks = run.trace.kernels["rank"]
+    try:
+        found = analyse(run, rank=int(ranks.min()) if len(ranks) else 0)
+        return Group(render(found), verdicts.render(found, verdicts.first_estimates(found)))
+    except FusionScopeError as error:
+        # The run is stored: that it cannot be attributed is a finding about it, not a failure of this command.
+        return Text(str(error))
 
 
 def render(found: Analysed, payload: dict[str, Any] | None = None) -> RenderableType:
@@ -97,9 +116,7 @@ def _coverage(told: dict[str, Any]) -> str:
     from fusionscope.analysis.names import short
 
     words = {"role": "role known, no boundary", "none": "unknown"}
-    shares = ", ".join(
-        f"{words.get(k, 'rung ' + k)} {v:.1%}" for k, v in told["coverage"]["by_rung"].items() if v > 0
-    )
+    shares = ", ".join(f"{words.get(k, 'rung ' + k)} {v:.1%}" for k, v in told["coverage"]["by_rung"].items() if v > 0)
     unknown = told["coverage"]["unattributed"][:3]
     rest = "; largest unknown: " + ", ".join(short(k["name"]) for k in unknown) if unknown else ""
     return f"Coverage of kernel time: {shares}{rest}."

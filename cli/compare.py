@@ -65,9 +65,7 @@ def render(found: Comparison) -> RenderableType:
     ]
     lines.append(differences(found).replace("**", ""))
     totals = [("launches", found.base.forward.launches, found.candidate.forward.launches, "")]
-    rows: list[tuple[object, ...]] = [
-        (name, a, b, f"{b - a:+d}", f"{b / a - 1:+.2%}") for name, a, b, _ in totals
-    ]
+    rows: list[tuple[object, ...]] = [(name, a, b, f"{b - a:+d}", f"{b / a - 1:+.2%}") for name, a, b, _ in totals]
     for title, value in (("kernel time us", "kernel_time"), ("busy time us", "busy_time"), ("span us", "span")):
         a, b = (float(np.median(getattr(s.forward, value))) for s in (found.base, found.candidate))
         rows.append((title, us(a), us(b), us(b - a), f"{b / a - 1:+.2%}"))
@@ -82,7 +80,7 @@ def render(found: Comparison) -> RenderableType:
         for r in found.rows[:20]
     ]  # fmt: skip
     sides = ("before", "after")
-    parts = [
+    parts: list[RenderableType] = [
         Text("\n".join(lines)),
         output.table("One forward", ("", *sides, "difference", "of before"), rows, (*sides, "difference", "of before")),
         output.table(

@@ -28,7 +28,8 @@ def summary(
     from fusionscope.cli import output
 
     part = margin_part(margin)
-    found = compare(*(analysed(ref, store, rank, "", rules, sites) for ref in (base, candidate)), part)
+    before, after = (analysed(ref, store, rank, "", rules, sites) for ref in (base, candidate))
+    found = compare(before, after, part)
     text = markdown(found, part)
     if json:
         output.write_json({**document(found), "markdown": text})
