@@ -29,8 +29,8 @@ gates = (
 def partial(parts: FinalizeOperands) -> Any:
     """One rank's y[t] = scale * sum_k w[t,k] * gemm2_out[idx[t,k]] + shared[t] in fp32, rounded; -1 is skipped."""
     rows = parts.gemm2_out.float()[parts.idx.clamp(min=0).long()]
-    weights = parts.weights.float() * (parts.idx >= 0)
-    y = parts.scale * (weights[..., None] * rows).sum(1)
+    rows = rows.masked_fill((parts.idx < 0)[..., None], 0)
+    y = parts.scale * (parts.weights.float()[..., None] * rows).sum(1)
     if parts.shared is not None:
         y = y + parts.shared.float()
     return y.to(parts.gemm2_out.dtype)

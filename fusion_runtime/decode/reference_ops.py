@@ -402,5 +402,5 @@ def moe_sum_reduce(gemm2: Tensor, idx: Tensor, w: Tensor, scale: float) -> Tenso
     """
     tokens, k = idx.shape
     rows = _f32(gemm2[idx.clamp(min=0).view(-1)]).view(tokens, k, -1)
-    used = torch.where(idx >= 0, w * scale, 0.0)
-    return _as(torch.bmm(used[:, None, :], rows).squeeze(1), gemm2)
+    rows = rows.masked_fill_((idx < 0)[:, :, None], 0)
+    return _as(torch.bmm((w * scale)[:, None, :], rows).squeeze(1), gemm2)

@@ -33,8 +33,8 @@ def mhc_post(x: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
 
 def finalize(gemm2: Tensor, idx: Tensor, weights: Tensor, scale: float, shared: Tensor | None) -> Tensor:
     """boundaries.moe_finalize.partial."""
-    used = torch.where(idx >= 0, weights, 0.0)
-    y = scale * (used[..., None] * gemm2[idx.clamp(min=0).long()].float()).sum(1)
+    rows = torch.where((idx >= 0)[..., None], gemm2[idx.clamp(min=0).long()].float(), 0.0)
+    y = scale * (weights[..., None] * rows).sum(1)
     if shared is not None:
         y = y + shared.float()
     return y.to(gemm2.dtype)

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.comm.single import SingleGroup
+from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
+from fusionscope.fusion_runtime.decode import reference_ops
+from fusionscope.fusion_runtime.errors import ConsumedTwice, NotReduced, WrongGroup
+from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
+from fusionscope.fusion_runtime.paths import inductor, registry
+from fusionscope.fusion_runtime.paths.base import Norm, Path, UnavailablePath
+
+T, H, K, P = 3, 32, 2, 8
+
+
+def draw(seed: int, *shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def mhc_operands(dtype: Any) -> tuple[Any, Any, Any]:
+    return draw(1, T, 4, H, dtype=dtype), draw(2, T, 4).sigmoid() * 2, draw(3, T, 4, 4).softmax(1)
+
+
+def moe_operands(rank: int, dtype: Any, shared: bool = True) -> FinalizeOperands:
+    idx = torch.tensor([[2, 5], [-1, 3], [7, -1]], dtype=torch.int32)
+    extra = draw(20 + rank, T, H, dtype=dtype) if shared else None
+    return FinalizeOperands(draw(10 + rank, P, H, dtype=dtype), idx, draw(4, T, K).abs(), 2.5, extra)
+
+
+def context(group: Any, paths: str = "") -> DecodeContext:
+    return DecodeContext(group, reference_ops, PathChoice.parse(paths))
+
+
+dtypes = pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+both_paths = pytest.mark.parametrize("path", ["split", "inductor"])
+
+
+def naive_post(x: Any, streams: Any, post: Any, comb: Any) -> Any:
+    new = torch.zeros(T, 4, H, dtype=torch.float64)
+    for t in range(T):
+        for j in range(4):
+            new[t, j] = post[t, j].double() * x[t].double()
+            for k in range(4):
+                new[t, j] += comb[t, k, j].double() * streams[t, k].double()
+    return new
+
+
+def naive_finalize(parts: FinalizeOperands) -> Any:
+    y = torch.zeros(T, H, dtype=torch.float64)
+    for t in range(T):
+        for k in range(K):
+            if parts.idx[t, k] >= 0:
+                y[t] += parts.scale * parts.weights[t, k].double() * parts.gemm2_out[parts.idx[t, k]].double()
+        if parts.shared is not None:
+            y[t] += parts.shared[t].double()
+    return y
+
+
+@dtypes
+def test_references_agree_with_loops(dtype: Any, close: float) -> None:
+    streams, post, comb = mhc_operands(dtype)
+    partials = [draw(30 + rank, T, H, dtype=dtype) for rank in range(4)]
+    summed = sum(p.double() for p in partials)
+    got = mhc_post.reference(partials, streams, post, comb)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.double(), naive_post(summed, streams, post, comb), atol=close, rtol=close)
+    ranks = [moe_operands(rank, dtype) for rank in range(4)]
+    want = naive_post(sum(naive_finalize(parts) for parts in ranks), streams, post, comb)
+    torch.testing.assert_close(
+        moe_finalize.reference(ranks, streams, post, comb).double(), want, atol=8 * close, rtol=close
+    )
+
+
+@both_paths
+@dtypes
+def test_mhc_post_paths_equal_the_reference(
+    path: str, dtype: Any, close: float, lockstep: Callable[..., list[Any]]
+) -> None:
+    streams, post, comb = mhc_operands(dtype)
+    # Rank r's addend is r + 1 times as big, so that a missing or a double reduction shows.
+    partials = [draw(30, T, H, dtype=dtype) * (rank + 1) for rank in range(2)]
+    before = streams.clone()
+
+    def work(group: Any) -> Any:
+        ctx = context(group, f"mhc_post={path}")
+        with ForwardScope():
+            owed = PartialSum(partials[group.rank].clone(), group)
+            new = mhc_post.run(owed, streams, post, comb, subtype="attn_exit", layer=7, ctx=ctx)
+        return new, [(r.boundary, r.subtype, r.layer, r.path, r.declined) for r in ctx.recorder.rows]
+
+    # The compiler keeps thread-local state: compile before the ranks' threads start.
+    work(SingleGroup())
+    for new, rows in lockstep(2, work):
+        want = mhc_post.reference(partials, streams, post, comb)
+        torch.testing.assert_close(new, want, atol=close, rtol=close)
+        assert rows == [("mhc_post", "attn_exit", 7, path, "")]
+    assert torch.equal(streams, before)
+
+
+@both_paths
+@pytest.mark.parametrize("shared", [True, False])
+@dtypes
+def test_moe_finalize_paths_equal_the_reference(path: str, shared: bool, dtype: Any, close: float) -> None:
+    streams, post, comb = mhc_operands(dtype)
+    parts = moe_operands(0, dtype, shared)
+    # A dropped slot must not be read into the sum, whatever stands in row 0.
+    parts.gemm2_out[0] = float("nan")
+    group = SingleGroup()
+    ctx = context(group, f"moe_finalize={path}")
+    with ForwardScope():
+        new = moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
+    want = moe_finalize.reference([parts], streams, post, comb)
+    torch.testing.assert_close(new, want, atol=4 * close, rtol=close)
+    assert [(r.boundary, r.subtype, r.path) for r in ctx.recorder.rows] == [
+        ("moe_finalize", "ffn_exit", path),
+        ("mhc_post", "ffn_exit", "split"),
+    ]
+
+
+@both_paths
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@dtypes
+def test_ar_norm_paths_equal_the_reference(path: str, bias: float, dtype: Any, close: float) -> None:
+    x, residual = draw(5, T, H, dtype=dtype), draw(6, T, H, dtype=dtype)
+    norm = Norm(draw(7, H, dtype=dtype), 1e-5, bias)
+    group = SingleGroup()
+    ctx = context(group, f"ar_norm={path}")
+    normed, total = ar_norm.run(PartialSum(x.clone(), group), residual, norm, subtype="residual", layer=0, ctx=ctx)
+    want_normed, want_total = ar_norm.reference([x], residual, norm)
+    assert torch.equal(total, want_total)
+    torch.testing.assert_close(normed, want_normed, atol=close, rtol=close)
+    exact = x.double() + residual.double()
+    exact = exact / (exact.square().mean(-1, keepdim=True) + 1e-5).sqrt() * (norm.weight.double() + bias)
+    torch.testing.assert_close(normed.double(), exact, atol=3 * close, rtol=close)
+    assert ctx.recorder.rows[0].path == path
+
+
+def test_post_on_a_partial_sum_is_refused_by_type() -> None:
+    streams, post, comb = mhc_operands(torch.float32)
+    owed = PartialSum(draw(1, T, H), SingleGroup())
+    with pytest.raises(NotReduced, match="not PartialSum"):
+        mhc_post.apply(owed, streams, post, comb)  # type: ignore[arg-type]
+    with pytest.raises(NotReduced, match="not Tensor"):
+        mhc_post.apply(draw(1, T, H), streams, post, comb)
+    assert mhc_post.apply(owed.complete(), streams, post, comb).shape == (T, 4, H)
+
+
+def test_post_of_partials_would_add_the_streams_once_per_rank() -> None:
+    """Why `apply` takes a Full: the write is affine in x."""
+    streams, post, _ = mhc_operands(torch.float32)
+    comb = torch.eye(4).expand(T, 4, 4)
+    partials = [draw(rank, T, H) for rank in range(4)]
+    right = mhc_post.reference(partials, streams, post, comb)
+    wrong = sum(mhc_post.apply(Full(p), streams, post, comb) for p in partials)
+    torch.testing.assert_close(wrong - right, 3 * streams, atol=1e-4, rtol=1e-4)
+
+
+def test_a_sum_of_another_group_is_refused_and_stays_owed() -> None:
+    streams, post, comb = mhc_operands(torch.float32)
+    owed = PartialSum(draw(1, T, H), SingleGroup(), "layer0.out")
+    with pytest.raises(WrongGroup, match=r"layer0\.out belongs to another group"):
+        mhc_post.run(owed, streams, post, comb, subtype="attn_exit", layer=0, ctx=context(SingleGroup()))
+    assert not owed.consumed
+
+
+def test_a_boundary_consumes_what_it_is_given() -> None:
+    streams, post, comb = mhc_operands(torch.float32)
+    group = SingleGroup()
+    owed = PartialSum(draw(1, T, H), group)
+    mhc_post.run(owed, streams, post, comb, subtype="attn_exit", layer=0, ctx=context(group))
+    with pytest.raises(ConsumedTwice):
+        mhc_post.run(owed, streams, post, comb, subtype="attn_exit", layer=0, ctx=context(group))
+
+
+def test_without_a_compiler_inductor_declines_and_split_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    inductor.no_compiler.cache_clear()
+    streams, post, comb = mhc_operands(torch.float32)
+    group = SingleGroup()
+    ctx = context(group, "mhc_post=inductor,moe_finalize=inductor")
+    try:
+        parts = moe_operands(0, torch.float32)
+        moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
+    finally:
+        inductor.no_compiler.cache_clear()
+    assert [row.path for row in ctx.recorder.rows] == ["split", "split"]
+    assert {row.declined for row in ctx.recorder.rows} == {
+        "inductor: no C++ compiler found: install g++ or clang++, or name one in CXX"
+    }
+
+
+def test_a_wrong_cxx_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nowhere/g++")
+    inductor.no_compiler.cache_clear()
+    try:
+        assert "CXX is '/nowhere/g++'" in (inductor.no_compiler() or "")
+    finally:
+        inductor.no_compiler.cache_clear()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU, so triton does not decline")
+def test_triton_without_a_gpu_declines_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    registry.get_path.cache_clear()
+    try:
+        path = registry.get_path("triton")
+        assert isinstance(path, UnavailablePath)
+        assert path.reason == "Triton needs a CUDA GPU and this process sees none"
+        streams, post, comb = mhc_operands(torch.float32)
+        group = SingleGroup()
+        ctx = context(group, "mhc_post=triton")
+        mhc_post.run(PartialSum(draw(1, T, H), group), streams, post, comb, subtype="attn_exit", layer=0, ctx=ctx)
+        assert (ctx.recorder.rows[0].path, ctx.recorder.rows[0].declined) == ("split", f"triton: {path.reason}")
+    finally:
+        registry.get_path.cache_clear()
+
+
+def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wide(Path):
+        name = "triton"
+        finalizes_through_post = True
+
+        def declines(self, boundary: str, *, shape: Any, group: Any) -> str | None:
+            assert (boundary, shape.tokens, shape.hidden, shape.top_k) == ("moe_finalize", T, H, K)
+            return None
+
+        def finalize_post(self, owed: Any, streams: Any, post: Any, comb: Any, ctx: Any) -> Any:
+            return moe_finalize.reference([owed.take()], streams, post, comb)
+
+        def mhc_post(self, *operands: Any) -> Any:
+            raise AssertionError("the nested boundary must not run again")
+
+        finalize = ar_norm = mhc_post
+
+    wide = Wide()
+    monkeypatch.setattr("fusionscope.fusion_runtime.boundaries.dispatch.get_path", lambda name: wide)
+    streams, post, comb = mhc_operands(torch.float32)
+    group = SingleGroup()
+    ctx = context(group, "moe_finalize=triton")
+    with ForwardScope():
+        parts = moe_operands(0, torch.float32)
+        new = moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=4, ctx=ctx)
+    torch.testing.assert_close(new, moe_finalize.reference([parts], streams, post, comb))
+    assert [(r.boundary, r.layer, r.path) for r in ctx.recorder.rows] == [
+        ("moe_finalize", 4, "triton"),
+        ("mhc_post", 4, "triton"),
+    ]
