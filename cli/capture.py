@@ -12,7 +12,12 @@ from fusionscope.cli.common import JsonOpt, StoreOpt, emit, open_store
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fusionscope.analysis.analysed import Analysed
     from fusionscope.profiler.store import Run
+
+#: What the first verdicts suppose of a fused site, and the least saving that is worth a merge.
+GUESS = 2.0
+MARGIN = 0.005
 
 
 def capture(
@@ -67,11 +72,30 @@ def payload(run: Run) -> dict[str, Any]:
 
 
 def render(run: Run) -> RenderableType:
-    """What a person sees: where the run is, then its boundaries and verdicts."""
+    """What a person sees: where the run is, its boundaries, and a first verdict on each."""
     from rich.console import Group
     from rich.text import Text
 
-    from fusionscope.cli.attribute import report
+    from fusionscope.analysis.analysed import analyse
+    from fusionscope.cli import attribute
 
-    labels = ", ".join(run.info.labels) or "none"
-    return Group(Text(f"Run {run.info.id} in {run.path}\nLabels: {labels}\n"), report(run))
+    found = analyse(run)
+    where = Text(f"Run {run.info.id} in {run.path}")
+    return Group(where, attribute.render(found), Text("\n".join(verdicts(found))))
+
+
+def verdicts(found: Analysed) -> list[str]:
+    """One line for every boundary that the forward has, and the command that takes the user's own numbers."""
+    from fusionscope.analysis.estimate import Fused, estimate
+
+    guess = Fused(speedup=GUESS, time_ns=None, launches=1, source="guess")
+    schedule = found.schedule()
+    lines = [f"If every site became one launch that is {GUESS:g} times as fast (a guess):"]
+    kinds = [kind for kind, sites in found.attribution.sites.items() if sites]
+    for kind in kinds:
+        made = estimate(found.attribution, schedule, kind, "", guess, found.untraced, MARGIN)
+        lines.append(f"  {kind}: {made.verdict.class_}: {made.verdict.sentence}")
+    if not kinds:
+        return ["No boundary has a site in this forward."]
+    ref = found.info.name or found.info.id
+    return [*lines, f"With your own number: fusionscope estimate {ref} --boundary {kinds[0]} --fused-us T"]

@@ -10,8 +10,8 @@ from fusionscope.profiler.capture.plan import DEVICES, PROFILERS, CaptureError, 
 
 #: Tokens in the cache of a sequence where the user names no number.
 CONTEXT = {"cuda": 8192, "cpu": 1024}
-#: Untraced timings: blocks of replays. A step on the CPU takes long, so that there are fewer.
-_BLOCKS = {"cuda": 8, "cpu": 4}
+#: Untraced timings: (blocks, replays in each). A step on the CPU takes long, so that there are fewer.
+_TIMED = {"cuda": (8, 10), "cpu": (4, 6)}
 
 
 def make_plan(
@@ -64,7 +64,8 @@ def make_plan(
         paths=dict(choice.chosen),
         layers=layers or 0,
         replays=replays,
-        timed_blocks=_BLOCKS[on],
+        timed_blocks=_TIMED[on][0],
+        timed_replays=_TIMED[on][1],
         emulated=on == "cuda" and tp > gpus,
     )
     if plan.emulated:

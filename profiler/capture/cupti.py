@@ -169,5 +169,7 @@ _EMPTY_CALL = {"thread": "int64", "start_ns": "int64", "end_ns": "int64", "corre
 
 def read(folder: Path, rank: int) -> Trace:
     """The trace that `recording` left for one rank."""
-    parts = {name: table(name, pd.read_parquet(trace_file(folder, rank, name))) for name in ("kernels", "launches")}
-    return Trace(**parts)
+    kernels, launches = (
+        table(name, pd.read_parquet(trace_file(folder, rank, name))) for name in ("kernels", "launches")
+    )
+    return Trace(kernels=kernels, launches=launches, machine={"profiler": "CUPTI"})

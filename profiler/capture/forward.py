@@ -87,7 +87,7 @@ class CudaForward(Replayed):
         self.captured.replay()
         end.record()
         end.synchronize()
-        return round(begin.elapsed_time(end) * 1e6)
+        return round(float(begin.elapsed_time(end)) * 1e6)
 
     def fresh(self) -> None:
         import torch

@@ -87,8 +87,9 @@ def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
     timings: list[messages.Timing] = []
     for block in range(plan.timed_blocks):
         told(block, plan.timed_blocks, "untraced: timing replays")
-        # The first replay of a block finds the device idle: it is not part of the block.
-        made.timed()
+        if plan.device == "cuda":
+            # The first replay of a block finds the device idle: it is not part of the block.
+            made.timed()
         timings += [
             messages.Timing(block=block, duration_ns=made.timed(), source=source) for _ in range(plan.timed_replays)
         ]

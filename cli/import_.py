@@ -1,0 +1,71 @@
+"""`fusionscope import FILE…`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fusionscope.cli.capture import payload
+from fusionscope.cli.common import JsonOpt, StoreOpt, emit, open_store, settings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fusionscope.profiler.store import Run
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE…", help="Traces: Nsight .sqlite, Kineto .json or .json.gz; one file per rank."),
+    ],
+    provenance: Annotated[
+        Path | None,
+        typer.Option("--provenance", metavar="NODES.json", help="Graph-node ranges of every site, from the capture."),
+    ] = None,
+    timings: Annotated[
+        str | None,
+        typer.Option("--timings", metavar="FILE[:ARM]", help="Replay times without a profiler, of one arm."),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="The model that was traced.")] = "",
+    tp: Annotated[int | None, typer.Option("--tp", min=1, metavar="N", help="Its tensor-parallel ranks.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="B", help="Its batch size.")] = None,
+    context: Annotated[int | None, typer.Option("--context", min=1, metavar="C", help="Its context length.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Anything else worth keeping; may be repeated."),
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="A name for the run.")] = "",
+    store: StoreOpt = None,
+    json: JsonOpt = False,
+) -> None:
+    """Store traces of other tools as a run; several files are one run's ranks.
+
+    Example: fusionscope import split.nsys.sqlite --provenance split.nodes.json --timings untraced.json:split
+    """
+    from fusionscope.cli import output
+    from fusionscope.profiler.imported import run_info
+    from fusionscope.profiler.importing import import_files
+
+    values = settings(setting)
+    opened = open_store(store)
+    with output.progress("reading") as progress:
+        trace = import_files(files, provenance, timings, progress)
+        info = run_info(files, trace, model=model, tp=tp, batch=batch, context=context, settings=values, name=name)
+        info.command = ["fusionscope", *sys.argv[1:]]
+        run = opened.save(info, trace)
+    for warning in run.info.warnings:
+        output.say(f"Warning: {warning}")
+    emit(json, payload(run), lambda: render(run))
+
+
+def render(run: Run) -> RenderableType:
+    """Where the run is and what to do next."""
+    from rich.text import Text
+
+    labels = ", ".join(run.info.labels) or "none"
+    ref = run.info.name or run.info.id
+    return Text(f"Run {run.info.id} in {run.path}\nLabels: {labels}\nNext: fusionscope attribute {ref}")

@@ -1,0 +1,49 @@
+"""run.json of a run that other tools recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fusionscope.profiler import labels, runinfo
+from fusionscope.profiler.importing import file_digest, ranks_of
+from fusionscope.profiler.runinfo import InputFile, RunInfo
+from fusionscope.profiler.trace import Trace
+
+
+def run_info(
+    files: Sequence[Path],
+    trace: Trace,
+    *,
+    model: str = "",
+    tp: int | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    settings: dict[str, str] | None = None,
+    name: str = "",
+) -> RunInfo:
+    """What is known of an imported run: what the user says and what the files show.
+
+    The importing machine's environment is not recorded, as it is not the one that ran.
+    """
+    ranks = ranks_of(trace)
+    marks = labels.trace_labels(trace, tp or 0)
+    alone = ranks[0] if len(files) == 1 and len(ranks) == 1 else -1
+    digests = [(Path(path).name, *file_digest(path)) for path in files]
+    return RunInfo(
+        name=name,
+        model=model,
+        tp=-1 if tp is None else tp,
+        batch=-1 if batch is None else batch,
+        context=-1 if context is None else context,
+        device="cpu" if "cpu" in marks else "cuda" if len(trace.kernels) else "",
+        profiler=trace.machine.get("profiler", ""),
+        tracing_mode="graph" if trace.graph_mode else "operators" if "cpu" in marks else "node",
+        machine=dict(trace.machine),
+        labels=runinfo.ordered_labels(marks),
+        inputs=[InputFile(path=file, sha256=sha, bytes=size, rank=alone) for file, sha, size in digests],
+        settings=settings or {},
+        imported=True,
+        world_size=max(trace.world_size, tp or 0),
+        warnings=list(trace.warnings),
+    )
