@@ -8,7 +8,8 @@ is one kernel on a GPU is one operator here: recorded under its name, with this 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -29,19 +30,39 @@ def one_launch(function: Function) -> Function:
 def launch_as(name: str, function: Function) -> Function:
     """As one_launch, under another name."""
     record: Callable[[str], Any] = torch._C._profiler._RecordFunctionFast
-    enable: Callable[[bool], None] = torch.autograd._enable_record_function
 
     @wraps(function)
     def launched(*operands: Any, **named: Any) -> Any:
         if getattr(_inside, "busy", False):
             return function(*operands, **named)
-        with record(name):
-            _inside.busy = True
-            enable(False)
-            try:
-                return function(*operands, **named)
-            finally:
-                enable(True)
-                _inside.busy = False
+        with record(name), _unrecorded():
+            return function(*operands, **named)
 
     return launched  # type: ignore[return-value]
+
+
+def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
+    """x [T, sum of sizes] -> views [T, size] of its columns, unrecorded: a view launches nothing."""
+    with _unrecorded():
+        return tuple(x.split(list(sizes), 1))
+
+
+def reshaped(x: Any, *shape: int) -> Any:
+    """x.view(shape), unrecorded: a view launches nothing."""
+    with _unrecorded():
+        return x.view(shape)
+
+
+@contextmanager
+def _unrecorded() -> Iterator[None]:
+    enable: Callable[[bool], None] = torch.autograd._enable_record_function
+    if getattr(_inside, "busy", False):
+        yield
+        return
+    _inside.busy = True
+    enable(False)
+    try:
+        yield
+    finally:
+        enable(True)
+        _inside.busy = False

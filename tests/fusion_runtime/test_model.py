@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.profiler import ProfilerActivity, profile
+
 from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
@@ -15,7 +17,6 @@ from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context, o
 from fusionscope.fusion_runtime.decode.spec import MODELS, ModelSpec
 from fusionscope.fusion_runtime.errors import BadSpec, RuntimeContractError, Unconsumed
 from fusionscope.fusion_runtime.ownership import PartialSum
-from torch.profiler import ProfilerActivity, profile
 
 GLM = MODELS["glm-5.3-flash"].scaled()
 TINY = MODELS["tiny"]

@@ -9,11 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from fusionscope.fusion_runtime.decode import reference_ops as ops
 from fusionscope.fusion_runtime.decode.reference_mhc import sinkhorn
 from fusionscope.fusion_runtime.decode.weights import quantise_blocks
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def draw(seed: int, *shape: int, dtype: Any = torch.float32) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fusionscope.fusion_runtime.context import DecodeContext
+from fusionscope.fusion_runtime.decode.one_launch import reshaped, split
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
 from fusionscope.fusion_runtime.ownership import PartialSum
@@ -46,19 +47,20 @@ class KdaAttention:
         ops, spec, rank = ctx.ops, self.spec, self.spec.kda_lora
         heads = (x.shape[0], self.heads, spec.kda_head_dim)
         mixed = ops.causal_conv1d_update(ops.fp8_linear(x, self.qkv.weight, self.qkv.scale), self.conv_state, self.conv)
-        q, k, v = mixed.split(self.width, 1)
-        f_low, g_low, beta = ops.linear(x, self.low).split([rank, rank, self.heads], 1)
+        q, k, v = (reshaped(part, *heads) for part in split(mixed, [self.width] * 3))
+        f_low, g_low, beta = split(ops.linear(x, self.low), [rank, rank, self.heads])
         decay, gate = ops.linear(f_low, self.f_up), ops.linear(g_low, self.g_up)
         o = ops.kda_update(
-            q.view(heads),
-            k.view(heads),
-            v.view(heads),
-            decay.view(heads),
+            q,
+            k,
+            v,
+            reshaped(decay, *heads),
             beta,
             self.A_log,
             self.dt_bias,
             spec.gate_lower_bound,
             self.state,
         )
-        y = ops.gated_rmsnorm(o, gate.view(heads), self.out_norm, spec.rms_eps).view(x.shape[0], self.width)
+        o = ops.gated_rmsnorm(o, reshaped(gate, *heads), self.out_norm, spec.rms_eps)
+        y = reshaped(o, x.shape[0], self.width)
         return PartialSum(ops.fp8_linear(y, self.out.weight, self.out.scale), ctx.group, f"{self.name}.out")

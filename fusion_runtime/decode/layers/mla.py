@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fusionscope.fusion_runtime.context import DecodeContext
+from fusionscope.fusion_runtime.decode.one_launch import reshaped, split
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import Quantised, WeightSource
 from fusionscope.fusion_runtime.ownership import PartialSum
@@ -52,15 +53,14 @@ class MlaAttention:
     def forward(self, x: Tensor, ctx: DecodeContext) -> PartialSum:
         """x [T, H] -> this rank's addend [T, H]; writes the token into the caches in place."""
         ops, spec, tokens = ctx.ops, self.spec, x.shape[0]
-        q_low, kv = ops.fp8_linear(x, self.down.weight, self.down.scale).split([spec.q_lora, spec.kv_lora], 1)
+        q_low, kv = split(ops.fp8_linear(x, self.down.weight, self.down.scale), [spec.q_lora, spec.kv_lora])
         q_low = ops.rmsnorm(q_low, self.q_norm, spec.rms_eps)
         ops.cache_write(self.kv_cache, ops.rmsnorm(kv, self.kv_norm, spec.rms_eps), self.last)
         chosen = self._choose_pools(x, q_low, ctx)
-        q = ops.fp8_linear(q_low, self.q_up.weight, self.q_up.scale).view(tokens, self.heads, spec.qk_dim)
-        o_lat = ops.mla_decode(
-            ops.batched_heads(q, self.k_absorb), self.kv_cache, chosen, spec.index_kpool, spec.qk_dim**-0.5
-        )
-        o = ops.batched_heads(o_lat, self.v_up).view(tokens, self.heads * spec.v_dim)
+        q = ops.fp8_linear(q_low, self.q_up.weight, self.q_up.scale)
+        q_lat = ops.batched_heads(reshaped(q, tokens, self.heads, spec.qk_dim), self.k_absorb)
+        o_lat = ops.mla_decode(q_lat, self.kv_cache, chosen, spec.index_kpool, spec.qk_dim**-0.5)
+        o = reshaped(ops.batched_heads(o_lat, self.v_up), tokens, self.heads * spec.v_dim)
         return PartialSum(ops.fp8_linear(o, self.out.weight, self.out.scale), ctx.group, f"{self.name}.out")
 
     def _choose_pools(self, x: Tensor, q_low: Tensor, ctx: DecodeContext) -> Tensor:
@@ -70,7 +70,6 @@ class MlaAttention:
         ops.cache_write(self.index_cache, key, self.last // spec.index_kpool)
         q = ops.fp8_linear(q_low, self.index_q.weight, self.index_q.scale)
         head_weights = ops.router_gemm(x, self.index_head)
-        logits = ops.indexer_logits(
-            q.view(x.shape[0], spec.index_heads, spec.index_dim), self.index_cache, head_weights
-        )
+        q = reshaped(q, x.shape[0], spec.index_heads, spec.index_dim)
+        logits = ops.indexer_logits(q, self.index_cache, head_weights)
         return ops.topk_blocks(logits, self.pools_kept)
