@@ -81,9 +81,10 @@ def _for_ranks(name: str, rows: pd.DataFrame, ranks: list[int]) -> pd.DataFrame:
 
 
 def _timings(spec: str, trace: Trace, ranks: list[int]) -> pd.DataFrame:
-    """Times without a rank were taken on the run's first rank."""
+    """Times without a rank were taken on the run's first rank; a lone process's graph-level trace is of a lone rank."""
     rows = read_timings(spec)
     first = ranks[0] if ranks else 0
-    rows = rows.assign(rank=rows["rank"].where(rows["rank"] >= 0, first))
+    lone = len(ranks) == 1 and rows["rank"].nunique() == 1 and set(rows["source"]) == {"graph-level trace"}
+    rows = rows.assign(rank=first if lone else rows["rank"].where(rows["rank"] >= 0, first))
     parts = [part.astype({"arm": "object", "source": "object"}) for part in (trace.timings, rows) if len(part)]
     return table("timings", pd.concat(parts, ignore_index=True) if parts else None)

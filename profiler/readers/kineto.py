@@ -17,6 +17,7 @@ from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.cpu_ops import leaf_operators
 from fusionscope.profiler.readers.json_stream import JsonStream, lenient
 from fusionscope.profiler.readers.kineto_events import NO_ARGS, Columns, Event, decode, microseconds, whole_number
+from fusionscope.profiler.readers.names import rank_in_name
 from fusionscope.profiler.readers.replays import KEY, number_replays
 from fusionscope.profiler.trace import Trace, table
 
@@ -222,18 +223,11 @@ def _distributed(metadata: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-# vLLM: dp0_pp0_tp0_dcp0_ep0_rank0; TensorRT-LLM: -rank-0; SGLang: -TP-0
-_RANK_IN_NAME = (r"rank[-_]?(\d+)", r"-TP-(\d+)(?=[-.])", r"dp\d+_pp\d+_tp(\d+)")
-
-
 def _file_rank(metadata: dict[str, Any], path: Path) -> int:
     told = whole_number(_distributed(metadata).get("rank"))
     if 0 <= told < 2**20:
         return told
-    for pattern in _RANK_IN_NAME:
-        if match := re.search(pattern, path.name):
-            return int(match.group(1)[-6:])
-    return 0
+    return rank_in_name(path)
 
 
 def _machine(metadata: dict[str, Any], has_gpu: bool, warnings: list[str]) -> dict[str, str]:

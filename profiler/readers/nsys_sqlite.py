@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers.names import rank_in_name
 from fusionscope.profiler.readers.replays import number_replays
 from fusionscope.profiler.trace import Trace, table
 
@@ -29,6 +30,7 @@ def read(path: str | Path) -> Trace:
     """The tables of one export.
 
     Several processes in one file are several ranks, numbered by device and then process; a warning says which is which.
+    A lone one has the rank that the file's name tells of, else 0.
     Raises UnreadableTrace where the file is no Nsight export, is damaged, or holds no GPU work.
     """
     path = Path(path)
@@ -98,7 +100,7 @@ def _read(export: _Export) -> Trace:
     graphs = export.select(GRAPH_TRACE, (*_ROW, "graphId"))
     graphs = _device_columns(graphs)
     calls = _runtime(export, names)
-    ranks = _Ranks(pd.concat([device, graphs], ignore_index=True) if len(graphs) else device)
+    ranks = _Ranks(pd.concat([device, graphs], ignore_index=True) if len(graphs) else device, rank_in_name(export.path))
     if not ranks.units:
         processes = int(calls["process"].nunique()) if len(calls) else 0
         raise UnreadableTrace(
@@ -209,14 +211,15 @@ def _runtime(export: _Export, names: dict[int, str]) -> pd.DataFrame:
 
 
 class _Ranks:
-    """Ranks of one file: one per (process, device) with GPU work, by device, then process."""
+    """Ranks of one file: one per (process, device) with GPU work, by device, then process; a lone one is `alone`."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
+    def __init__(self, rows: pd.DataFrame, alone: int) -> None:
         pairs = rows[["device", "process"]].drop_duplicates()
         self.units = sorted((int(d), int(p)) for d, p in pairs.itertuples(index=False))
-        self._rank = {unit: rank for rank, unit in enumerate(self.units)}
+        first = alone if len(self.units) == 1 else 0
+        self._rank = {unit: rank for rank, unit in enumerate(self.units, first)}
         self._first: dict[int, int] = {}
-        for rank, (_, process) in enumerate(self.units):
+        for (_, process), rank in self._rank.items():
             self._first.setdefault(process, rank)
 
     def of(self, rows: pd.DataFrame) -> list[int]:

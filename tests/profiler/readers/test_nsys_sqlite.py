@@ -302,6 +302,13 @@ def test_a_path_with_characters_of_a_uri(tmp_path: Path) -> None:
     assert len(export.read().kernels) == 1
 
 
+def test_a_file_per_rank_takes_the_rank_from_its_name(tmp_path: Path) -> None:
+    export = Export(tmp_path / "run_rank3.sqlite")
+    export.kernels((1, 2, 0, 7, 1, gid(5), "a", None)).calls((0, 1, gid(5), 1, "cudaLaunchKernel"))
+    trace = export.read()
+    assert list(trace.kernels["rank"]) == [3] and list(trace.launches["rank"]) == [3]
+
+
 def test_no_kernels_at_all_says_from_how_many_processes(export: Export) -> None:
     export.calls((0, 1, gid(5), 1, "cudaLaunchKernel"), (0, 1, gid(6), 1, "cudaLaunchKernel"))
     with pytest.raises(UnreadableTrace, match=r"0 kernels from 2 processes.*--trace-fork-before-exec"):
