@@ -14,8 +14,9 @@ from fusionscope.analysis.forwards import Forward, forwards
 from fusionscope.analysis.sites import Site
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge
 
-#: A control counts as unmoved within this many standard errors of its per-replay sums.
-CONTROL_BAND = 3.0
+#: A control counts as unmoved within this many standard errors of its per-replay sums, and within this part of its
+#: time: kernels that nothing touched differed by up to 0.5 % between two captures on an H200.
+CONTROL_BAND, CONTROL_DRIFT = 3.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _changes(base: Analysed, candidate: Analysed, kind: str) -> list[Change]:
     ]  # fmt: skip
     moved = [p for p in parts if p.fired_sites]
     # A fusion of every subtype is one claim, of one subtype alone is narrower and says so.
-    if len(moved) == len(parts):
+    if len(parts) == 1 or len(moved) == len(parts):
         return [_change(base, candidate, kind, "", before, after)]
     return parts
 
@@ -252,7 +253,8 @@ def _status(before: Cell, after: Cell) -> str:
     if before.launches != after.launches:
         return "more launches" if after.launches > before.launches else "fewer launches"
     moved = after.sum_ns - before.sum_ns
-    band = CONTROL_BAND * float(np.hypot(before.error_ns, after.error_ns))
+    errors = CONTROL_BAND * np.hypot(before.error_ns, after.error_ns)
+    band = float(np.hypot(errors, CONTROL_DRIFT * before.sum_ns))
     if abs(moved) <= band:
         return "untouched"
     return "grown" if moved > 0 else "shrunk"

@@ -22,6 +22,8 @@ def short(name: str) -> str:
     text = re.split(r"[<(\[]", text)[0]
     words = re.split(r"::|\s+", text.strip()) if "::" in text or " " in text else [text]
     found = next((word for word in reversed(words) if word), name)
+    # Names are data of somebody else's trace: nothing in them may end a Markdown code span or a table row.
+    found = re.sub(r"[`|\s]", "_", found)
     return found if len(found) <= LONGEST else found[: LONGEST - 1] + "…"
 
 

@@ -102,5 +102,5 @@ def _confidence(low: float, high: float, limit: float) -> float:
 
 
 def us(ns: float) -> str:
-    """Nanoseconds as text in us."""
-    return f"{ns / 1000:.1f} us"
+    """Nanoseconds as text in us; a single launch needs two decimals, a step does not."""
+    return f"{ns / 1000:.{2 if abs(ns) < 100_000 else 1}f} us"

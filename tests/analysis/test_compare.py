@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, timings
+
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.compare import compare
+from fusionscope.analysis.compare_document import document
+from fusionscope.analysis.summary import LONGEST, markdown
+
+
+def test_fired_sites_and_rows_that_add_up(made: Callable[..., Analysed]) -> None:
+    found = document(compare(made([SPLIT] * 3), made([FUSED_RUN] * 3)))
+    assert found["launches"] == {"base": 6, "candidate": 4}
+    assert found["fired"] == {
+        "sites": 2, "of_sites": 2, "replays": 3, "of_replays": 3, "ranks": 1, "of_ranks": 1, "boundary": "ar_norm",
+    }  # fmt: skip
+    kernels: list[dict[str, dict[str, int]]] = found["kernels"]  # type: ignore[assignment]
+    for side in ("base", "candidate"):
+        assert sum(k[side]["sum_ns"] for k in kernels) == found["kernel_time_ns"][side]  # type: ignore[index]
+    assert {k["name"]: k["status"] for k in kernels} == {  # type: ignore[index]
+        AR: "removed", NORM: "removed", "all_reduce_pull_norm_kernel": "added", GEMM: "untouched",
+    }  # type: ignore[comparison-overlap]  # fmt: skip
+
+
+def test_the_same_kernels_did_not_fire(made: Callable[..., Analysed]) -> None:
+    found = compare(made([SPLIT] * 3), made([SPLIT] * 3))
+    assert found.fired is None and found.same_sequence
+    assert markdown(found).startswith("### The fusion did not fire")
+
+
+def test_a_partial_fusion_counts_its_sites(made: Callable[..., Analysed]) -> None:
+    half = [*FUSED_RUN[:2], *((name, start - 1_100, length) for name, start, length in SPLIT[3:])]
+    found = compare(made([SPLIT] * 2), made([half] * 2))
+    assert found.fired is not None and (found.fired.sites, found.fired.of_sites) == (1, 2)
+
+
+def test_an_unknown_kernel_is_a_candidate_and_nothing_is_subtracted(made: Callable[..., Analysed]) -> None:
+    unknown = [("their_new_kernel" if "pull" in name else name, start, length) for name, start, length in FUSED_RUN]
+    found = compare(made([SPLIT] * 2), made([unknown] * 2))
+    assert found.fired is None and found.suspects == [("their_new_kernel", 2, "ar_norm")]
+    assert "their_new_kernel" in markdown(found) and "nothing was subtracted" in markdown(found)
+
+
+def test_a_shared_kernel_is_two_populations(made: Callable[..., Analysed]) -> None:
+    more = [(AR, 0, 7_000), (GEMM, 7_100, 500), *((n, s + 8_000, d) for n, s, d in SPLIT)]
+    after = [(AR, 0, 7_000), (GEMM, 7_100, 500), *((n, s + 8_000, d) for n, s, d in FUSED_RUN)]
+    rows = {(r.name, r.where): r for r in compare(made([more] * 2), made([after] * 2)).rows}
+    assert rows[(AR, "ar_norm")].base.launches == 2 and rows[(AR, "ar_norm")].status == "removed"
+    assert rows[(AR, "")].base.launches == 1 and rows[(AR, "")].status == "untouched"
+
+
+def test_untraced_times_of_both_give_a_measured_verdict(made: Callable[..., Analysed]) -> None:
+    base = made([SPLIT] * 3, timings([[30_000, 30_004, 29_996, 30_000]] * 6))
+    candidate = made([FUSED_RUN] * 3, timings([[27_900, 27_904, 27_896, 27_900]] * 6))
+    found = compare(base, candidate)
+    assert found.measured is not None and found.measured.kind == "measured"
+    assert found.measured.class_ == "worth_merging" and found.measured_saving_ns == pytest.approx(2_100)
+
+
+def test_what_differs_is_said(made: Callable[..., Analysed]) -> None:
+    base = made([SPLIT] * 2, model="m", environment={"SGLANG_X": "0"})
+    candidate = made([FUSED_RUN] * 2, model="m", environment={"SGLANG_X": "1"})
+    assert compare(base, candidate).differs == {"SGLANG_X": ("0", "1")}
+    assert "**Only difference:** `SGLANG_X` 0 -> 1." in markdown(compare(base, candidate))
+    imported = made([FUSED_RUN] * 2, imported=True)
+    assert "unknown (imported)" in markdown(compare(made([SPLIT] * 2, imported=True), imported))
+
+
+def test_the_summary_is_a_table_that_names_from_a_trace_cannot_break(made: Callable[..., Analysed]) -> None:
+    nasty = "evil`|\n| kernel"
+    text = markdown(compare(made([[*SPLIT, (nasty, 40_000, 9)]] * 2), made([[*FUSED_RUN, (nasty, 40_000, 900)]] * 2)))
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.count("|") in (5, 6) and line.endswith("|") for line in table)
+    assert "built-in model" not in text.splitlines()[1]
+
+
+def test_a_huge_run_stays_under_githubs_limit(made: Callable[..., Analysed]) -> None:
+    many = [(f"kernel_{k}_{'x' * 300}", 100 * k, 50) for k in range(1500)]
+    text = markdown(compare(made([[*many, *((n, s + 200_000, d) for n, s, d in SPLIT)]] * 2),
+                            made([[*many, *((n, s + 200_000, d) for n, s, d in FUSED_RUN)]] * 2)))  # fmt: skip
+    assert len(text) < LONGEST and text.rstrip().endswith("</details>")

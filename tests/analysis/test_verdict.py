@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusionscope.analysis.verdict import Verdict, judge
+
+STEP = 1_000_000.0
+
+
+def verdict(low: float, high: float, mde: float | None = 1_000.0, missing: str = "") -> Verdict:
+    return judge((low + high) / 2, (low, high), STEP, mde, kind="predicted", missing=missing)
+
+
+@pytest.mark.parametrize(
+    "low,high,expected",
+    [
+        (6_000, 9_000, "worth_merging"),
+        (2_000, 4_000, "below_margin"),
+        (-500, 800, "not_measurable"),
+        (-9_000, -2_000, "slower"),
+        (500, 9_000, "inconclusive"),
+        (2_000, 9_000, "inconclusive"),
+        (-9_000, 9_000, "inconclusive"),
+    ],
+)
+def test_classes_at_a_margin_of_5_us_and_a_noise_floor_of_1_us(low: float, high: float, expected: str) -> None:
+    assert verdict(low, high).class_ == expected
+
+
+def test_an_unknown_noise_floor_is_inconclusive_and_says_what_it_would_be() -> None:
+    found = verdict(6_000, 9_000, mde=None, missing="Import with --timings.")
+    assert found.class_ == "inconclusive" and found.above_noise is None and found.above_margin
+    assert "it would be worth_merging" in found.sentence and "--timings" in found.sentence
+
+
+def test_a_noisy_machine_cannot_call_a_saving_worth_merging() -> None:
+    found = verdict(6_000, 9_000, mde=20_000)
+    assert found.class_ == "not_measurable" and not found.above_noise
+
+
+@given(st.floats(-1e5, 1e5), st.floats(0, 1e5), st.floats(0, 1e5))
+def test_the_class_agrees_with_its_flags(low: float, width: float, mde: float) -> None:
+    found = verdict(low, low + width, mde)
+    assert (found.class_ == "worth_merging") == (bool(found.above_noise) and found.above_margin)
+    assert 0.5 <= found.confidence <= 1
