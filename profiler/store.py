@@ -82,6 +82,14 @@ def _example_run() -> Path | None:
     return min(folder.glob("*/run.json")).parent if folder is not None else None
 
 
+def check_name(name: str) -> None:
+    """Raises FusionScopeError for a name that `load` could never find again."""
+    if os.sep in name or (os.altsep and os.altsep in name) or name in (".", "..", EXAMPLE) or name != name.strip():
+        raise FusionScopeError(
+            f"--name {name!r} cannot name a run: leave out slashes and outer spaces, and do not call it {EXAMPLE}."
+        )
+
+
 class Store:
     """The runs under one folder. Nothing is created before the first save."""
 
@@ -91,8 +99,9 @@ class Store:
     def save(self, info: RunInfo, trace: Trace) -> Run:
         """Write a run and return it as stored, with its id, creation time and versions filled in.
 
-        Raises FusionScopeError where the store cannot be written.
+        Raises FusionScopeError where the store cannot be written, or for a name that cannot be.
         """
+        check_name(info.name)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._sweep()

@@ -64,7 +64,7 @@ def _nvml(index: int) -> dict[str, str]:
 
 
 def _ask(nvml: Any, handle: Any) -> dict[str, str]:
-    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    reasons: Any = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     questions = {
         "driver": lambda: nvml.nvmlSystemGetDriverVersion(),

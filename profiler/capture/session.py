@@ -17,7 +17,7 @@ from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.plan import WARMUP_REPLAYS, CaptureError, CapturePlan
 from fusionscope.profiler.progress import Progress, quiet
 from fusionscope.profiler.runinfo import Decline, RunInfo
-from fusionscope.profiler.store import Run, Store
+from fusionscope.profiler.store import Run, Store, check_name
 from fusionscope.profiler.trace import Trace
 
 
@@ -33,6 +33,7 @@ def run_capture(
     Raises CaptureError with what went wrong; then nothing is stored and no process is left. The same holds for
     Ctrl-C and SIGTERM, which end the capture with KeyboardInterrupt.
     """
+    check_name(name)
     nsys_path = nsys.require() if plan.profiler == "nsys" else None
     with _terminable(), tempfile.TemporaryDirectory(prefix="fusionscope-capture-") as folder:
         out = Path(folder)

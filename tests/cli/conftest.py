@@ -1,0 +1,55 @@
+"""Runs commands as a user does: arguments in, exit code, stdout and stderr out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusionscope.cli.main import main
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one command printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on stdout."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def fusionscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
+    """The command with a store of its own."""
+    monkeypatch.setenv("FUSIONSCOPE_STORE", str(tmp_path / "store"))
+    monkeypatch.delenv("FUSIONSCOPE_RULES", raising=False)
+    monkeypatch.delenv("FUSIONSCOPE_PATHS", raising=False)
+
+    def command(*args: object) -> Answer:
+        capsys.readouterr()
+        code = main([str(arg) for arg in args])
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """The shared sample traces; a test that needs them is skipped where they are not."""
+    folder = Path(__file__).parents[2].parent / "shared" / "samples"
+    if not folder.is_dir():
+        pytest.skip(f"the samples are not in {folder}")
+    return folder

@@ -1,0 +1,83 @@
+"""`fusionscope import` on the shared samples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_the_b200_trace_is_counted_exactly(fusionscope: Any, samples: Path) -> None:
+    file = samples / "kineto_b200_eager_tp8.json.gz"
+    answer = fusionscope(
+        "import", file, "--model", "m", "--batch", 4, "--set", "branch=a=b", "--set", "x=", "--name", "b200", "--json"
+    )
+    assert answer.code == 0
+    assert answer.json["labels"] == ["eager", "incomplete"]
+    document = fusionscope("show", "b200", "--json").json
+    assert document["run"] == answer.json["run"]
+    assert (document["launches"], document["kernel_time_ns"], document["busy_time_ns"]) == (768, 10862916, 10793638)
+    assert (document["graph_launches"], document["ranks"], document["devices"]) == (0, 1, 1)
+    info = document["info"]
+    assert info["settings"] == {"branch": "a=b", "x": ""}
+    assert (info["model"], info["batch"], info["tp"], info["imported"]) == ("m", 4, -1, True)
+    assert info["inputs"][0]["path"] == file.name
+    assert info["inputs"][0]["bytes"] == file.stat().st_size
+    assert len(info["inputs"][0]["sha256"]) == 64
+    assert info["environment"] == {}
+
+
+def test_provenance_and_one_arm_of_the_timings_are_kept(fusionscope: Any, samples: Path, tmp_path: Path) -> None:
+    from fusionscope.profiler.store import Store
+
+    folder = samples / "h200_ar_norm"
+    answer = fusionscope(
+        "import",
+        folder / "split.nsys.sqlite",
+        "--provenance",
+        folder / "split.nodes.json",
+        "--timings",
+        f"{folder / 'untraced_abba.json'}:split",
+        "--json",
+    )
+    assert (answer.code, answer.json["labels"]) == (0, [])
+    run = Store(tmp_path / "store").load(answer.json["run"])
+    assert len(run.trace.sites) == 90
+    rows = json.loads((folder / "untraced_abba.json").read_text())["rows"]
+    assert len(run.trace.timings) == sum(row[2] == "split" for row in rows)
+    shown = fusionscope("show", answer.json["run"], "--json").json
+    assert (shown["launches"], shown["graph_launches"]) == (12 * 225, 12)
+
+
+def test_a_graph_mode_trace_is_labelled(fusionscope: Any, samples: Path) -> None:
+    answer = fusionscope("import", samples / "synthetic_nsys_2gpu_graph_mode.sqlite", "--json")
+    assert "graph mode" in answer.json["labels"]
+    assert "eager" not in answer.json["labels"]
+    refused = fusionscope("attribute", answer.json["run"], "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--cuda-graph-trace=node" in refused.err
+
+
+def test_two_files_of_one_rank_are_refused(fusionscope: Any, samples: Path, tmp_path: Path) -> None:
+    file = samples / "kineto_b200_eager_tp8.json.gz"
+    answer = fusionscope("import", file, file, "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.splitlines()[-1].count(file.name) == 2
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("pair", ["novalue", "=x"])
+def test_set_takes_key_and_value(fusionscope: Any, tmp_path: Path, pair: str) -> None:
+    answer = fusionscope("import", tmp_path / "absent.json", "--set", pair)
+    assert (answer.code, answer.out) == (2, "")
+    assert "--set takes KEY=VALUE" in answer.err
+
+
+def test_an_unreadable_file_is_a_sentence(fusionscope: Any, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("no trace")
+    answer = fusionscope("import", file, "--json")
+    assert (answer.code, answer.out) == (2, "")
+    assert str(file) in answer.err.splitlines()[-1]

@@ -1,0 +1,126 @@
+"""The frame of the command line, `runs` and `show`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusionscope.cli import output
+from fusionscope.cli.main import COMMANDS
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Store
+from fusionscope.profiler.trace import Trace, table
+
+
+def test_help_lists_every_command_and_shows_an_example(fusionscope: Any) -> None:
+    answer = fusionscope("--help")
+    assert answer.code == 0
+    assert "Example: fusionscope capture --model glm-5.3-flash --tp 4" in answer.out
+    assert all(f" {name} " in answer.out for name, _, _, _ in COMMANDS)
+
+
+@pytest.mark.parametrize("name", [name for name, _, _, _ in COMMANDS])
+def test_every_command_has_help_with_an_example(fusionscope: Any, name: str) -> None:
+    answer = fusionscope(name, "--help")
+    assert answer.code == 0
+    assert f"Example: fusionscope {name} " in answer.out.replace("\n", " ")
+
+
+def test_help_is_quick_since_nothing_heavy_is_imported() -> None:
+    heavy = "{'pandas', 'numpy', 'torch', 'pyarrow', 'scipy'}"
+    code = (
+        "import sys; from fusionscope.cli.main import main; main(['--help']); "
+        f"sys.exit(len({heavy} & set(sys.modules)))"
+    )
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert done.returncode == 0
+    # Half a second is the promise; a busy machine gets some room here, the imports above do not.
+    assert time.perf_counter() - begin < 3
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["no-such-command"],
+        ["runs", "--no-such-option"],
+        ["show"],
+        ["show", "nothing"],
+        ["show", "nothing", "--json"],
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_code_2(fusionscope: Any, args: list[str]) -> None:
+    answer = fusionscope(*args)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+    assert "fusionscope" in answer.err
+
+
+def test_an_empty_store_says_how_to_record(fusionscope: Any, tmp_path: Path) -> None:
+    document = fusionscope("runs", "--json").json
+    assert document["store"] == str(tmp_path / "store")
+    assert [run for run in document["runs"] if run["run"] != "example"] == []
+
+
+def saved(tmp_path: Path, **info: Any) -> str:
+    """A run of two ranks with an overlap and a copy, which is no launch."""
+    trace = Trace(
+        kernels=table(
+            "kernels",
+            {
+                "rank": [0, 0, 0, 1],
+                "device": [0, 0, 0, 1],
+                "kind": ["kernel", "kernel", "memcpy", "kernel"],
+                "name": ["a", "b", "Memcpy", "a"],
+                "start_ns": [10, 15, 30, 10],
+                "duration_ns": [10, 10, 100, 7],
+            },
+        ),
+        launches=table("launches", {"rank": [0, 1], "is_graph": [True, False]}),
+    )
+    return Store(tmp_path / "store").save(RunInfo(**info), trace).info.id
+
+
+def test_show_counts_everything_in_the_trace(fusionscope: Any, tmp_path: Path) -> None:
+    run = saved(tmp_path, name="two", labels=["incomplete"], model="m")
+    document = fusionscope("show", "two", "--json").json
+    expected = {
+        "run": run,
+        "launches": 3,
+        "kernel_time_ns": 27,
+        "busy_time_ns": 22,
+        "graph_launches": 1,
+        "ranks": 2,
+        "rank_ids": [0, 1],
+        "devices": 2,
+        "labels": ["incomplete"],
+    }
+    assert {key: document[key] for key in expected} == expected
+    assert document["info"]["model"] == "m"
+    shown = fusionscope("show", run[:20]).out
+    assert "0.027 us" in shown and "0.022 us" in shown and "incomplete" in shown
+
+
+def test_runs_lists_good_and_broken_ones(fusionscope: Any, tmp_path: Path) -> None:
+    good = saved(tmp_path, name="good", tp=4, batch=8)
+    bad = saved(tmp_path)
+    (tmp_path / "store" / bad / "run.json").write_text("{")
+    rows = {row["run"]: row for row in fusionscope("runs", "--json").json["runs"]}
+    assert (rows[good]["name"], rows[good]["tp"], rows[good]["error"]) == ("good", 4, None)
+    assert "damaged" in rows[bad]["error"]
+    text = fusionscope("runs")
+    assert text.code == 0
+    assert good in text.out and "damaged" in text.out
+
+
+def test_json_has_no_nan_and_integers_stay_integers(capsys: pytest.CaptureFixture[str]) -> None:
+    import numpy as np
+
+    output.write_json({"a": np.int64(2**62), "b": float("nan"), "c": [np.float64(0.5), np.bool_(True)], "d": (1,)})
+    assert "".join(capsys.readouterr().out.split()) == '{"a":4611686018427387904,"b":null,"c":[0.5,true],"d":[1]}'
