@@ -67,3 +67,27 @@ def test_block_quantisation_bounds_its_error(shape: tuple[int, ...]) -> None:
     assert ((back - weight).abs() <= weight.abs() / 16 + 1e-4).all()
     # The largest weight of a block stands at the end of the FP8 range, so it comes back almost unrounded.
     assert quantised.weight.float().abs().max() == 448
+
+
+def test_on_a_gpu_only_the_shard_is_drawn_and_quantised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA rule on CPU tensors: shapes are the shard's, big matrices FP8, ranks differ."""
+    a, b = sources(2)
+    for source in (a, b):
+        monkeypatch.setattr(source, "whole", False)
+        monkeypatch.setattr(source, "dtype", torch.bfloat16)
+    drawn: list[tuple[int, ...]] = []
+    real = WeightSource._draw
+    monkeypatch.setattr(WeightSource, "_draw", lambda s, name, shape: drawn.append(shape) or real(s, name, shape))
+    qkv = a.stacked(["q", "k", "v"], 256, 384)
+    assert qkv.weight.shape == (384, 384) and qkv.weight.dtype == torch.float8_e4m3fn
+    assert qkv.scale is not None and qkv.scale.shape == (3, 3)
+    up = a.experts(["gate", "up"], 20, 256, 128, shard=0)
+    down = a.experts(["down"], 20, 128, 256, shard=1)
+    assert up.weight.shape == (20, 256, 128) and down.weight.shape == (20, 128, 128)
+    assert up.scale is not None and up.scale.shape == (20, 2, 1)
+    back = dequantise(up.weight, up.scale, (128, 128))
+    assert back.std().item() == pytest.approx(128**-0.5, rel=0.05)
+    assert drawn == [(128, 384)] * 3 + [(16, 256, 128), (4, 256, 128), (16, 128, 128), (4, 128, 128)]
+    ours, theirs = a.matrix("w", 8, 16, shard=1), b.matrix("w", 8, 16, shard=1)
+    assert ours.shape == theirs.shape == (8, 8) and ours.dtype == torch.bfloat16
+    assert not torch.equal(ours, theirs)
