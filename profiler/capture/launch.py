@@ -80,9 +80,10 @@ def _sentence(out: Path, lines: Sequence[str], code: int, log: Path) -> str:
     if own := [failure for failure in failures if failure.expected]:
         return own[0].message
     where = f"The whole output is in {log}."
-    killed = next((match for line in lines if (match := _KILLED.search(line))), None)
-    if killed or code in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        name = killed[1] if killed else "SIGKILL"
+    signals = [match[1] for line in lines if (match := _KILLED.search(line))]
+    if signals or code in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        # The launcher itself ends the other ranks with SIGTERM.
+        name = next((name for name in signals if name != "SIGTERM"), signals[0] if signals else "SIGKILL")
         return f"A rank of the capture was ended by {name} from outside, by hand or for want of memory. {where}"
     if failures:
         return f"{failures[0].message} {where}"
