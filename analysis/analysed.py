@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fusionscope.analysis import noise, ruleset, schedule
 from fusionscope.analysis.attribution import Attribution, attribute
 from fusionscope.analysis.forwards import Forward, choose, forwards
+from fusionscope.analysis.waiting import wait_ns
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
 
@@ -50,6 +52,11 @@ class Analysed:
         """The schedule of the forward, over the graph's own edges where the capture stored them."""
         edges = self.run.trace.edges
         return schedule.build(self.forward, edges[edges["rank"].isin([self.forward.rank, -1])])
+
+    def wait(self) -> NDArray[np.float64] | None:
+        """[R, n] ns of each launch that waits for other ranks; None where the run does not know (one rank traced)."""
+        found = wait_ns(self.run, self.forward, self.attribution.roles)
+        return None if found is None else found.astype(np.float64)
 
     def step_ns(self) -> float:
         """Median time of one step: untraced where known, else the traced span."""

@@ -48,12 +48,15 @@ class Fused:
     launches: int = 1
     source: str = "guess"
 
-    def times(self, duration: Floats, sites: list[Site]) -> Floats:
-        """[sites, R] ns that each site takes once fused."""
+    def times(self, duration: Floats, sites: list[Site], wait: Floats | None) -> Floats:
+        """[sites, R] ns that each site takes once fused; a speed-up shortens the work and leaves the wait [R, n]."""
         if self.time_ns is not None:
             return np.full((len(sites), duration.shape[0]), self.time_ns)
         assert self.speedup is not None
-        return np.stack([duration[:, list(s.columns)].sum(axis=1) / self.speedup for s in sites])
+        waiting = np.zeros_like(duration) if wait is None else wait
+        idle = np.stack([waiting[:, list(s.columns)].sum(axis=1) for s in sites])
+        whole = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
+        return (whole - idle) / self.speedup + idle
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Estimate:
     inflation_ns_per_launch: float
     mde_ns: float | None
     real_edges: bool
+    #: Median over replays of the wait for other ranks in the sites, ns; None where it is not known.
+    wait_ns: float | None
     verdict: Verdict
 
     def document(self) -> dict[str, object]:
@@ -93,6 +98,7 @@ class Estimate:
                 "traced_span_ns": number(self.traced_span_ns),
                 "traced_saving_ns": number(self.traced_saving_ns),
                 "inflation_ns_per_launch": number(self.inflation_ns_per_launch),
+                "wait_ns": None if self.wait_ns is None else number(self.wait_ns),
                 "edges": "graph" if self.real_edges else "inferred",
                 "self_check": True,
             },
@@ -111,8 +117,11 @@ def estimate(
     fused: Fused,
     untraced: noise.Baseline | None,
     margin: float = MARGIN,
+    wait: Floats | None = None,
 ) -> Estimate:
     """Estimate the saving when the sites of a boundary (and subtype) are fused.
+
+    `wait` [R, n] ns is the part of each launch that waits for other ranks, where it is known (`waiting.wait_ns`).
 
     Raises FusionScopeError where there is no such site, or the re-timed schedule does not reproduce the trace.
     """
@@ -124,7 +133,7 @@ def estimate(
             "trace as a bug."
         )
     duration = forward.duration.astype(np.float64)
-    per_site = fused.times(duration, sites)
+    per_site = fused.times(duration, sites, wait)
     span = float(np.median(forward.span))
     savings = _savings(schedule, sites, per_site)
     gone = sum(max(len(s.columns) - fused.launches, 0) for s in sites)
@@ -159,6 +168,7 @@ def estimate(
         inflation_ns_per_launch=per_launch,
         mde_ns=untraced.mde_ns if untraced else None,
         real_edges=schedule.real_edges,
+        wait_ns=None if wait is None else float(np.median(wait[:, [c for s in sites for c in s.columns]].sum(axis=1))),
         verdict=verdict,
     )
 

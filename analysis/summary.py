@@ -184,7 +184,7 @@ def _table(found: Comparison, claim: Change | None) -> list[str]:
     # Medians of sums do not add up to the median of the whole: what they leave over stands here too.
     cells = " | ".join(f"{n} launches, {us(ns)}" for n, ns in zip(count, left, strict=True))
     lines.append(
-        f"| all other kernels (control), and what medians leave over | {cells} | {_signed(left[1] - left[0])} ({note}) |"
+        f"| all other kernels (control), what medians leave over | {cells} | {_signed(left[1] - left[0])} ({note}) |"
     )
     n = [run.forward.launches for run in (found.base, found.candidate)]
     spans = [float(np.median(run.forward.span)) for run in (found.base, found.candidate)]

@@ -44,7 +44,7 @@ def estimate(
     found = analysed(run, store, rank, forward, rules, sites)
     kind, subtype = boundary_and_subtype(boundary)
     made = predict(
-        found.attribution, found.schedule(), kind, subtype, fused, found.untraced, margin_part(margin)
+        found.attribution, found.schedule(), kind, subtype, fused, found.untraced, margin_part(margin), found.wait()
     )  # fmt: skip
     payload = {"run": found.info.id, "labels": found.info.labels, **made.document()}
     emit(json, payload, lambda: render(found, made))
@@ -82,6 +82,10 @@ def render(found: Analysed, made: Estimate) -> RenderableType:
         ("schedule", f"saves {us(made.saving_ns)} [{us(low)}, {us(high)}] of {us(made.span_ns)} ({made.basis})"),
         ("ceiling", f"{us(made.ceiling_ns)} if the boundary cost nothing (from the schedule, {edges})"),
         ("tracing", f"adds {us(made.inflation_ns_per_launch)} a launch; traced saving {us(made.traced_saving_ns)}"),
+        (
+            "wait",
+            "not known" if made.wait_ns is None else f"{us(made.wait_ns)} of the sites' time; fusing removes none",
+        ),
         ("noise floor", "not known" if made.mde_ns is None else us(made.mde_ns)),
         ("labels", ", ".join(found.info.labels) or "none"),
     ]

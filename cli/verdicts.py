@@ -19,6 +19,7 @@ def first_estimates(found: Analysed) -> list[Estimate]:
     from fusionscope.analysis.estimate import Fused, estimate
 
     schedule = found.schedule()
+    wait = found.wait()
     fused = Fused(speedup=ASSUMED_SPEEDUP)
     made = []
     for kind, sites in found.attribution.sites.items():
@@ -26,7 +27,7 @@ def first_estimates(found: Analysed) -> list[Estimate]:
         for subtype in ["", *subtypes] if len(subtypes) > 1 else [""]:
             mine = [s for s in sites if not subtype or s.subtype == subtype]
             if mine and max(len(s.columns) for s in mine) > 1:
-                made.append(estimate(found.attribution, schedule, kind, subtype, fused, found.untraced))
+                made.append(estimate(found.attribution, schedule, kind, subtype, fused, found.untraced, wait=wait))
     return made
 
 

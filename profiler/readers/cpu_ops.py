@@ -11,7 +11,8 @@ from fusionscope.profiler.trace import table
 
 FORWARD = "fusionscope.forward"
 # torch.compile records its own steps as operators; the compiled code is "## Call CompiledFxGraph … ##".
-_BOOKKEEPING = re.compile(r"^(?:TorchDynamo |Pregraph bytecode|AOTDispatcher )")
+#: Not work of the forward: torch.compile's own steps, and checks that aten::mm makes before it multiplies.
+_BOOKKEEPING = re.compile(r"^(?:TorchDynamo |Pregraph bytecode|AOTDispatcher |aten::resolve_(?:conj|neg)$)")
 _ISSUE = re.compile(r"^c10d::_?([a-z0-9_]+?)_?$")
 _DONE = re.compile(r"^gloo:([a-z0-9_]+)$")
 

@@ -1,0 +1,74 @@
+"""Transfer and wait of an all-reduce, on a measured two-rank trace and on literal ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from literal_traces import SPLIT, kernels
+
+from fusionscope.analysis.analysed import Analysed, analyse
+from fusionscope.analysis.estimate import Fused, estimate
+from fusionscope.profiler.importing import import_files
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Run
+from fusionscope.profiler.trace import Trace, merge
+
+
+def two_ranks() -> Run:
+    # Rank 1 arrives later: its first all-reduce takes 1,500 ns of the 2,000 that rank 0 spends there.
+    late = [(n, s, 1_500 if k == 1 else d) for k, (n, s, d) in enumerate(SPLIT)]
+    other = Trace(kernels=kernels([late] * 3)).with_rank(1)
+    return Run(RunInfo(), merge([Trace(kernels=kernels([SPLIT] * 3)), other]), Path())
+
+
+def test_what_exceeds_the_shortest_over_the_ranks_is_wait() -> None:
+    found = analyse(two_ranks())
+    wait = found.wait()
+    assert wait is not None and wait[0].tolist() == [0, 500, 0, 0, 0, 0]
+    later = analyse(two_ranks(), rank=1).wait()
+    assert later is not None and not later.any()
+
+
+def test_a_speedup_removes_no_wait() -> None:
+    found = analyse(two_ranks())
+    made = estimate(
+        found.attribution, found.schedule(), "ar_norm", "", Fused(speedup=2.0), None, wait=found.wait()
+    )  # fmt: skip
+    assert made.wait_ns == 500
+    assert made.saving_ns == (4_500 + 5_000) / 2 + 2 * 100
+
+
+def test_one_rank_cannot_tell(made: Callable[..., Analysed]) -> None:
+    assert made([SPLIT]).wait() is None
+
+
+def test_the_measured_skew(samples: Path) -> None:
+    trace = import_files([samples / "h200_tp2_skew" / "tp2.nsys.sqlite"])
+    waits = []
+    for rank in (0, 1):
+        found = analyse(Run(RunInfo(), trace, Path()), rank=rank)
+        wait = found.wait()
+        assert wait is not None
+        waits.append(int(wait.sum()))
+        names = found.forward.nodes["name"].astype(str).to_numpy()
+        reduced = (
+            np.array([r == "all_reduce" for r in found.attribution.roles])
+            & pd.Series(names).str.contains("AllReduce").to_numpy()
+        )
+        assert int((found.forward.duration - wait)[:, reduced].sum()) == 1_199_996
+    assert waits == [2_481_360, 47_583]
+
+
+def test_ranks_with_other_meetings_cannot_be_compared() -> None:
+    fewer = Trace(kernels=kernels([SPLIT[:3]] * 3)).with_rank(1)
+    run = Run(RunInfo(), merge([Trace(kernels=kernels([SPLIT] * 3)), fewer]), Path())
+    assert analyse(run).wait() is None
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_keeps_its_own_forward(rank: int) -> None:
+    assert analyse(two_ranks(), rank=rank).forward.rank == rank
