@@ -102,5 +102,7 @@ def _confidence(low: float, high: float, limit: float) -> float:
 
 
 def us(ns: float) -> str:
-    """Nanoseconds as text in us; a single launch needs two decimals, a step does not."""
+    """Nanoseconds as text: us, with two decimals for a launch and one for a step, and ms above 10 ms."""
+    if abs(ns) >= 10_000_000:
+        return f"{ns / 1_000_000:.2f} ms"
     return f"{ns / 1000:.{2 if abs(ns) < 100_000 else 1}f} us"
