@@ -87,7 +87,8 @@ def row(run: Run, profiler: str) -> dict[str, Any]:
     ends = (replays["start_ns"] + replays["duration_ns"]).groupby(replays["replay"]).max()
     timings = run.trace.timings
     untraced = timings[(timings["rank"] == 0) & (timings["source"] == "untraced")]["duration_ns"]
-    nodes = sorted(replays["node"].unique())
+    # A site may hold a copy or a memset as well, which is a node and no launch.
+    nodes = sorted(kernels[(kernels["rank"] == 0) & (kernels["node"] >= 0)]["node"].unique())
     sites = run.trace.sites
     marked = set(sites[sites["rank"] == 0]["node"])
     return {

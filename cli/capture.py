@@ -57,13 +57,21 @@ def capture(
     from fusionscope.profiler.capture.session import run_capture
 
     plan, notes = make_plan(model, tp, batch, context, paths, profiler, device, layers, replays)
-    for note in notes:
-        output.say(note)
+    at_once = sys.stderr.isatty()
+    if at_once:
+        _say(notes)
     with output.progress("capturing") as progress:
         run = run_capture(plan, open_store(store), name, progress, ["fusionscope", *sys.argv[1:]])
-    for warning in run.info.warnings:
-        output.say(f"Warning: {warning}")
+    # To a script stderr is for errors: what was chosen is told there once it is sure that there is none.
+    _say([*([] if at_once else notes), *(f"Warning: {text}" for text in run.info.warnings)])
     emit(json, payload(run), lambda: render(run))
+
+
+def _say(lines: list[str]) -> None:
+    from fusionscope.cli import output
+
+    for line in lines:
+        output.say(line)
 
 
 def payload(run: Run) -> dict[str, Any]:

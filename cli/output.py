@@ -80,14 +80,14 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr: call what it yields with (done, total, what).
-
-    Without a terminal each new `what` is one plain line and there is no bar.
-    """
+    """A progress bar on stderr: call what it yields with (done, total, what). Without a terminal it says nothing."""
     if not sys.stderr.isatty():
-        yield _lines()
+        from fusionscope.profiler.progress import quiet
+
+        yield quiet
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
@@ -96,18 +96,6 @@ def progress(title: str) -> Iterator[Progress]:
         task = bar.add_task(title, total=None)
 
         def report(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total or None, description=what or title)
+            bar.update(task, completed=done, total=total or None, description=escape(what or title))
 
         yield report
-
-
-def _lines() -> Progress:
-    last = ""
-
-    def report(done: int, total: int, what: str) -> None:
-        nonlocal last
-        if what and what != last:
-            last = what
-            say(what)
-
-    return report

@@ -46,7 +46,6 @@ def test_a_capture_prints_where_its_run_is(captured: tuple[dict[str, Any], str, 
     document, err, run = captured
     assert document == {"run": run.info.id, "path": str(run.path), "labels": ["built-in model", "cpu"]}
     assert "profiler: torch" in err
-    assert "traced: recording replays with torch" in err
     assert sorted(path.name for path in run.path.parent.glob("logs/*")) == []
 
 
@@ -122,7 +121,8 @@ def test_what_cannot_be_captured_is_one_sentence(
     usual |= dict(zip(arguments[::2], arguments[1::2], strict=True))
     answer = fusionscope("capture", *(part for pair in usual.items() for part in pair), "--json")
     assert (answer.code, answer.out) == (2, "")
-    assert says in answer.err.splitlines()[-1]
+    assert answer.err.count("\n") == 1
+    assert says in answer.err
     assert not (tmp_path / "store").exists()
 
 
@@ -172,7 +172,8 @@ def test_a_killed_rank_ends_the_capture(running: tuple[subprocess.Popen[str], Pa
     os.kill(next(pid for pid, environment in marked(home) if environment.get("RANK") == "1"), signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
-    assert "SIGKILL" in err.splitlines()[-1]
+    assert err.count("\n") == 1
+    assert "SIGKILL" in err
     nothing_left(home, tmp_path / "store")
 
 

@@ -64,7 +64,7 @@ def test_two_files_of_one_rank_are_refused(fusionscope: Any, samples: Path, tmp_
     file = samples / "kineto_b200_eager_tp8.json.gz"
     answer = fusionscope("import", file, file, "--json")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err.splitlines()[-1].count(file.name) == 2
+    assert answer.err.count(file.name) == 2
     assert not (tmp_path / "store").exists()
 
 
@@ -80,4 +80,4 @@ def test_an_unreadable_file_is_a_sentence(fusionscope: Any, tmp_path: Path) -> N
     file.write_text("no trace")
     answer = fusionscope("import", file, "--json")
     assert (answer.code, answer.out) == (2, "")
-    assert str(file) in answer.err.splitlines()[-1]
+    assert str(file) in answer.err
