@@ -108,7 +108,7 @@ def attribute(
         by_mark = kind in marked or (complete_provenance and bool(marked) and kind in _WHOLE_MODEL)
         if rung in (1, 2):
             by_mark = True
-        sites[kind] = marked.get(kind, []) if by_mark else ruled[kind]
+        sites[kind] = _told(marked.get(kind, []), ruled.get(kind, [])) if by_mark else ruled[kind]
         rungs[kind] = marked_rung if by_mark else 4
     if site_filter:
         sites = {kind: select(found, site_filter) for kind, found in sites.items()}
@@ -186,6 +186,15 @@ def _by_ranges(trace: Trace, forward: Forward) -> dict[str, list[Site]]:
         site = Site(kind, subtype, int(layer), tuple(int(c) for c in columns), 2, path)
         found.setdefault(kind, []).append(site)
     return {kind: _numbered(sites) for kind, sites in found.items()}
+
+
+def _told(marked: list[Site], ruled: list[Site]) -> list[Site]:
+    """Marked sites, with the subtype and form of the rules where the mark has none and both see the same launches."""
+    by_columns = {s.columns: s for s in ruled}
+    return [
+        replace(s, subtype=s.subtype or other.subtype, form=other.form) if (other := by_columns.get(s.columns)) else s
+        for s in marked
+    ]
 
 
 def _numbered(sites: list[Site]) -> list[Site]:

@@ -152,6 +152,9 @@ def _changes(base: Analysed, candidate: Analysed, kind: str) -> list[Change]:
     if not before and not after:
         return [_change(base, candidate, kind, "", before, after)]
     subtypes = sorted({s.subtype for s in before + after})
+    # Provenance may not tell subtypes: then only the kind as a whole can be put beside the other side's.
+    if not all(subtypes):
+        return [_change(base, candidate, kind, "", before, after)]
     parts = [
         _change(
             base, candidate, kind, subtype,

@@ -82,3 +82,23 @@ def test_a_huge_run_stays_under_githubs_limit(made: Callable[..., Analysed]) -> 
     text = markdown(compare(made([[*many, *((n, s + 200_000, d) for n, s, d in SPLIT)]] * 2),
                             made([[*many, *((n, s + 200_000, d) for n, s, d in FUSED_RUN)]] * 2)))  # fmt: skip
     assert len(text) < LONGEST and text.rstrip().endswith("</details>")
+
+
+def test_a_side_without_subtypes_is_compared_as_a_whole(made: Callable[..., Analysed]) -> None:
+    from pathlib import Path
+
+    import pandas as pd
+    from literal_traces import kernels
+
+    from fusionscope.analysis.analysed import analyse
+    from fusionscope.profiler.runinfo import RunInfo
+    from fusionscope.profiler.store import Run
+    from fusionscope.profiler.trace import Trace, table
+
+    # The second site is a copy of the norm's inputs that no rule knows, so only provenance sees it.
+    odd = [*SPLIT, ("their_reduce", 40_000, 100), ("their_norm", 40_200, 100)]
+    marks = pd.DataFrame({"rank": 0, "boundary": "ar_norm", "site": [0, 0, 1, 1], "node": [1, 2, 6, 7]})
+    base = analyse(Run(RunInfo(), Trace(kernels=kernels([odd] * 2), sites=table("sites", marks)), Path()))
+    assert [s.subtype for s in base.attribution.sites["ar_norm"]] == ["residual", ""]
+    found = compare(base, made([FUSED_RUN] * 2))
+    assert found.fired is not None and (found.fired.sites, found.fired.of_sites) == (2, 2)
