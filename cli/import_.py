@@ -49,12 +49,16 @@ def import_(
     from fusionscope.cli import output
     from fusionscope.profiler.imported import run_info
     from fusionscope.profiler.importing import import_files
+    from fusionscope.profiler.readers.timings import timings_file
 
     values = settings(setting)
     opened = open_store(store)
     with output.progress("reading") as progress:
         trace = import_files(files, provenance, timings, progress)
-        info = run_info(files, trace, model=model, tp=tp, batch=batch, context=context, settings=values, name=name)
+        beside = [*([provenance] if provenance else []), *([timings_file(timings)] if timings else [])]
+        info = run_info(
+            files, trace, model=model, tp=tp, batch=batch, context=context, settings=values, name=name, beside=beside
+        )
         info.command = ["fusionscope", *sys.argv[1:]]
         run = opened.save(info, trace)
     for warning in run.info.warnings:

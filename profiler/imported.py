@@ -21,8 +21,11 @@ def run_info(
     context: int | None = None,
     settings: dict[str, str] | None = None,
     name: str = "",
+    beside: Sequence[Path] = (),
 ) -> RunInfo:
     """What is known of an imported run: what the user says and what the files show.
+
+    `beside` are the files that came with the traces: provenance and replay times.
 
     The importing machine's environment is not recorded, as it is not the one that ran.
     """
@@ -41,7 +44,8 @@ def run_info(
         tracing_mode="graph" if trace.graph_mode else "operators" if "cpu" in marks else "node",
         machine=dict(trace.machine),
         labels=runinfo.ordered_labels(marks),
-        inputs=[InputFile(path=file, sha256=sha, bytes=size, rank=alone) for file, sha, size in digests],
+        inputs=[InputFile(path=file, sha256=sha, bytes=size, rank=alone) for file, sha, size in digests]
+        + [InputFile(path=path.name, sha256=sha, bytes=size) for path in beside for sha, size in [file_digest(path)]],
         settings=settings or {},
         imported=True,
         world_size=max(trace.world_size, tp or 0),

@@ -53,6 +53,11 @@ def read_timings(spec: str) -> pd.DataFrame:
     return _of_arm(table("timings", {**columns, "source": "untraced"}), arm, path)
 
 
+def timings_file(spec: str) -> Path:
+    """The file of FILE[:ARM]."""
+    return _split(spec)[0]
+
+
 def _split(spec: str) -> tuple[Path, str]:
     """A colon may be part of the path: the whole is the path where such a file exists."""
     file, colon, arm = spec.rpartition(":")

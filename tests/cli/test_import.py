@@ -45,6 +45,7 @@ def test_provenance_and_one_arm_of_the_timings_are_kept(fusionscope: Any, sample
     assert (answer.code, answer.json["labels"]) == (0, [])
     run = Store(tmp_path / "store").load(answer.json["run"])
     assert len(run.trace.sites) == 90
+    assert [i.path for i in run.info.inputs] == ["split.nsys.sqlite", "split.nodes.json", "untraced_abba.json"]
     rows = json.loads((folder / "untraced_abba.json").read_text())["rows"]
     assert len(run.trace.timings) == sum(row[2] == "split" for row in rows)
     shown = fusionscope("show", answer.json["run"], "--json").json
