@@ -68,7 +68,7 @@ class Listed:
 def default_root() -> Path:
     """Where runs are kept: $FUSIONSCOPE_STORE, else a folder in the user's data directory."""
     given = os.environ.get("FUSIONSCOPE_STORE")
-    return Path(given) if given else Path(platformdirs.user_data_dir("fusionscope")) / "runs"
+    return Path(given).expanduser() if given else Path(platformdirs.user_data_dir("fusionscope")) / "runs"
 
 
 def example_root() -> Path | None:
@@ -94,7 +94,7 @@ class Store:
     """The runs under one folder. Nothing is created before the first save."""
 
     def __init__(self, root: Path | str | None = None) -> None:
-        self.root = Path(root) if root is not None else default_root()
+        self.root = Path(root).expanduser() if root is not None else default_root()
 
     def save(self, info: RunInfo, trace: Trace) -> Run:
         """Write a run and return it as stored, with its id, creation time and versions filled in.

@@ -148,7 +148,7 @@ def group_of(plan: CapturePlan) -> Iterator[Any]:
     if plan.emulated:
         from fusionscope.fusion_runtime.comm.loopback import Loopback
 
-        yield Loopback(plan.tp)
+        yield Loopback(plan.tp, seed=plan.seed)
         return
     from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 

@@ -71,7 +71,8 @@ def run_phase(command: Sequence[str], out: Path, log: Path, progress: Progress, 
             code = child.wait()
         finally:
             _end(child, token)
-    if code:
+    # A profiler between us and the rank may hide the rank's exit code.
+    if code or messages.read_failures(out):
         raise CaptureError(_sentence(out, lines, code, log))
 
 

@@ -22,7 +22,7 @@ from fusionscope.profiler.capture.plan import WARMUP_REPLAYS, CapturePlan
 from fusionscope.profiler.errors import FusionScopeError
 
 #: Replays that the traced process times before anything is recorded.
-_BEFORE = 5
+_BEFORE = 3
 
 
 def main(args: list[str] | None = None) -> int:

@@ -1,0 +1,47 @@
+"""`fusionscope capture` on a GPU: the first layers of the model under every profiler that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fusionscope.profiler.capture import cupti, nsys
+from fusionscope.profiler.store import Store
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU"),
+]
+MISSING = {"torch": lambda: "", "cupti": cupti.unavailable, "nsys": nsys.unavailable}
+
+
+@pytest.mark.parametrize("profiler", list(MISSING))
+@pytest.mark.parametrize(("paths", "per_site"), [("mhc_post=split", 2), ("mhc_post=triton", 1)])
+def test_every_replay_has_every_node(
+    fusionscope: Any, tmp_path: Path, profiler: str, paths: str, per_site: int
+) -> None:
+    if reason := MISSING[profiler]():
+        pytest.skip(reason)
+    arguments = ("--model", "glm-5.3-flash", "--tp", 4, "--layers", 5, "--replays", 4, "--paths", paths)
+    answer = fusionscope("capture", *arguments, "--device", "cuda", "--profiler", profiler, "--json")
+    assert answer.code == 0, answer.err
+    assert {"built-in model", "truncated layers"} <= set(answer.json["labels"])
+    trace = Store(tmp_path / "store").load(answer.json["run"]).trace
+    kernels = trace.kernels[(trace.kernels["rank"] == 0) & (trace.kernels["replay"] >= 0)]
+    per_replay = kernels.groupby("replay")["node"].apply(lambda nodes: tuple(sorted(nodes)))
+    assert len(per_replay) == 1 + 4
+    assert per_replay.nunique() == 1
+    sites = trace.sites[trace.sites["rank"] == 0]
+    assert set(sites["node"]) <= set(per_replay.iloc[0])
+    assert sites.groupby("boundary", observed=True)["site"].nunique().to_dict() == {"mhc_post": 10, "moe_finalize": 2}
+    inner = sites[(sites["boundary"] == "mhc_post") & (sites["subtype"] == "attn_exit")]
+    assert set(inner.groupby("site").size()) == {per_site}
+    untraced = trace.timings[trace.timings["source"] == "untraced"]
+    assert len(untraced) == 80
+    found = fusionscope("attribute", answer.json["run"], "--json").json
+    rows = {row["boundary"]: row for row in found["boundaries"]}
+    assert (rows["mhc_post"]["sites"], rows["mhc_post"]["rung"]) == (10, 1)
