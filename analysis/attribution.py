@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fusionscope.analysis.forwards import Forward
 from fusionscope.analysis.matching import match_sites
 from fusionscope.analysis.ruleset import Rules
-from fusionscope.analysis.sites import Site, select
+from fusionscope.analysis.sites import Site, check_kinds, select
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import Trace
 
@@ -111,6 +111,7 @@ def attribute(
         sites[kind] = _told(marked.get(kind, []), ruled.get(kind, [])) if by_mark else ruled[kind]
         rungs[kind] = marked_rung if by_mark else 4
     if site_filter:
+        check_kinds(site_filter, sites)
         sites = {kind: select(found, site_filter) for kind, found in sites.items()}
     return Attribution(forward, roles, sites, rungs, tuple(warnings))
 

@@ -179,7 +179,7 @@ def _sites(attribution: Attribution, boundary: str, subtype: str) -> list[Site]:
         raise FusionScopeError(f"There is no boundary kind {boundary}: choose {kinds}, or define it in --rules FILE.")
     sites = [s for s in attribution.sites[boundary] if not subtype or s.subtype == subtype]
     if not sites:
-        there = sorted({s.subtype for s in attribution.sites[boundary]})
+        there = sorted({s.subtype for s in attribution.sites[boundary] if s.subtype})
         what = f"{boundary}:{subtype}" if subtype else boundary
         known = f" (subtypes here: {', '.join(there)})" if there else ""
         raise FusionScopeError(

@@ -25,6 +25,9 @@ OWN_STEP = "fusionscope.forward"
 _ENGINE_STEP = re.compile(r"^(execute_(new_|context_|\d+_context_)|step\[|decode_step|gpu_model_runner: ?forward)")
 _EAGER_STEP = re.compile(_ENGINE_STEP.pattern + r"|^ProfilerStep#")
 
+#: In both MI300X samples over 99.7 % of the gaps are at most 1 ns.
+ABUTTING = 0.99
+
 GRAPH_MODE_HELP = (
     "The trace was recorded in graph mode, so it has no kernels to attribute: record it again with "
     "--cuda-graph-trace=node (this run can still give replay times through --timings)."
@@ -66,6 +69,16 @@ class Forward:
         """[R] ns: first start to last end."""
         span: NDArray[np.int64] = (self.start + self.duration).max(axis=1) - self.start.min(axis=1)
         return span
+
+    @property
+    def abutting(self) -> bool:
+        """Whether launches follow each other without a gap, as in HIP graphs: durations then contain the dispatch."""
+        gaps = []
+        for stream in self.nodes["stream"].unique():
+            on = np.flatnonzero(self.nodes["stream"].to_numpy() == stream)
+            gaps.append((self.start[:, on[1:]] - (self.start + self.duration)[:, on[:-1]]).ravel())
+        gap = np.concatenate(gaps)
+        return len(gap) > 0 and float(((gap >= 0) & (gap <= 1)).mean()) > ABUTTING
 
     @property
     def busy_time(self) -> NDArray[np.int64]:

@@ -113,7 +113,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FusionScopeError(f"The rules file {path} cannot be read ({error}): check the path.") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise FusionScopeError(f"The rules file {path} cannot be read ({why}): check the path.") from error
 
 
 def _only(where: str, data: dict[str, Any], allowed: set[str]) -> None:

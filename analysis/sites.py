@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fusionscope.profiler.errors import FusionScopeError
@@ -40,6 +40,17 @@ _NAMED = re.compile(r"^\s*(\w+)(?::(\w+))?\s*$")
 _TERM = re.compile(r"^\s*(\w+)\s*(>=|<=|!=|>|<|=)\s*([\w.-]+)\s*$")
 
 
+def check_kinds(expression: str, kinds: Iterable[str]) -> None:
+    """Raises FusionScopeError where a term of `expression` names a kind of boundary that is none of `kinds`."""
+    for term in expression.split(","):
+        named = _NAMED.match(term)
+        if named is not None and named[1] not in kinds:
+            raise FusionScopeError(
+                f"--sites {term.strip()} names no kind of boundary: choose {', '.join(kinds)}, or define it in "
+                "--rules FILE."
+            )
+
+
 def select(sites: list[Site], expression: str) -> list[Site]:
     """Sites for which every comma-separated term holds, e.g. `layer>=3,subtype=ffn_exit` or `mhc_post:ffn_exit`.
 
@@ -63,10 +74,11 @@ def select(sites: list[Site], expression: str) -> list[Site]:
             raise FusionScopeError(f"--sites compares {field} only with = or !=, not {sign}.")
         if field in _NUMBERS and not re.fullmatch(r"-?\d+", text):
             raise FusionScopeError(f"--sites compares {field} with a whole number, not {text!r}.")
-        if field == "layer" and any(s.layer < 0 for s in kept) and all(s.rung == 4 for s in kept):
+        # The trailing norm lies in no layer; any other kind of which no site has one was marked without layers.
+        if field == "layer" and kept and all(s.layer < 0 and s.subtype != "trailing" for s in kept):
             raise FusionScopeError(
-                "--sites layer needs sites that know their layer, and rules by name do not: "
-                "import with --provenance, or narrow by site or subtype."
+                "--sites layer needs sites that know their layer, and these do not (rules by name never do, a "
+                "provenance may not): import with a --provenance that has layers, or narrow by site or subtype."
             )
         value: object = int(text) if field in _NUMBERS else text
         compare = _COMPARE[sign]

@@ -80,6 +80,7 @@ def report(attribution: Attribution, everything: list[Forward]) -> dict[str, obj
             "kernel_time_ns": number(np.median(forward.kernel_time)),
             "busy_time_ns": number(np.median(forward.busy_time)),
             "span_ns": number(np.median(forward.span)),
+            "abutting": forward.abutting,
         },
         "forwards": [
             {

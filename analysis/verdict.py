@@ -48,7 +48,10 @@ def judge(
     """
     low, high = interval_ns
     need = margin * step_ns
-    said = f"saves {us(saving_ns)} [{us(low)}, {us(high)}] of {us(step_ns)} ({saving_ns / step_ns:.2%})"
+    what = f"saves {us(saving_ns)} [{us(low)}, {us(high)}]"
+    if saving_ns < 0:
+        what = f"costs {us(-saving_ns)} [{us(-high)}, {us(-low)}]"
+    said = f"{what} of {us(step_ns)} ({abs(saving_ns) / step_ns:.2%})"
     above_margin = low > need
     if mde_ns is None:
         guess = _class(low, high, 0.0, need)

@@ -80,6 +80,12 @@ def test_forwards_of_engines(samples: Path) -> None:
         assert (step["launches"], step["replays"]) == (launches, 8)
 
 
+def test_hip_graphs_abut_and_cuda_graphs_do_not(samples: Path) -> None:
+    assert opened(samples, "kineto_mi300x_sglang_decode.json.gz").forward.abutting
+    assert opened(samples, "kineto_mi300x_vllm_decode_full_graph.json.gz").forward.abutting
+    assert not opened(samples, "h200_ar_norm/split.nsys.sqlite").forward.abutting
+
+
 def predicted(samples: Path, fused: Fused, timings: str | None = "split") -> dict[str, Any]:
     more = {"timings": f"h200_ar_norm/untraced_abba.json:{timings}"} if timings else {}
     found = opened(samples, "h200_ar_norm/split.nsys.sqlite", provenance="h200_ar_norm/split.nodes.json", **more)
