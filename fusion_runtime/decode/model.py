@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -26,10 +27,7 @@ def ops_for(device: Any) -> ModuleType:
         from fusionscope.fusion_runtime.decode import reference_ops
 
         return reference_ops
-    from fusionscope.fusion_runtime.decode import cuda_ops
-
-    module: ModuleType = cuda_ops
-    return module
+    return importlib.import_module("fusionscope.fusion_runtime.decode.cuda_ops")
 
 
 def make_context(group: Group, device: Any, paths: PathChoice | None = None) -> DecodeContext:
