@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def _nvml(index: int) -> dict[str, str]:
 def _ask(nvml: Any, handle: Any) -> dict[str, str]:
     reasons: Any = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     reasons = reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
-    questions = {
+    questions: dict[str, Callable[[], Any]] = {
         "driver": lambda: nvml.nvmlSystemGetDriverVersion(),
         "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
