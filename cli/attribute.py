@@ -71,7 +71,7 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     )
     parts: list[Any] = [Text(head), _boundaries(told), _kernels(told), Text(_coverage(told))]
     if step["abutting"]:
-        parts.append(Text("Launches abut: durations contain the dispatch, and no gap is left that a fusion could drop."))
+        parts.append(Text("Launches abut: durations contain the dispatch, and no gap is left for a fusion to drop."))
     if step["replays"] == 0:
         parts.append(Text("Eager, no step ranges: one forward, no interval can be given."))
     elif step["replays"] == 1:

@@ -31,8 +31,9 @@ def compare(
     from fusionscope.analysis.compare import compare as put_beside
     from fusionscope.analysis.compare_document import document
 
-    sides = [analysed(ref, store, rank, forward if ref == base else "", rules, sites) for ref in (base, candidate)]
-    found = put_beside(sides[0], sides[1], margin_part(margin))
+    # The kind of forward is the base's: the candidate's is the one that is most like it.
+    before, after = analysed(base, store, rank, forward, rules, sites), analysed(candidate, store, rank, "", rules, sites)
+    found = put_beside(before, after, margin_part(margin))
     emit(json, document(found), lambda: render(found))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
-from fusionscope.cli.common import JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt
+from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt
 
 
 def summary(
@@ -12,6 +12,7 @@ def summary(
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = 0,
+    forward: ForwardOpt = "",
     rules: RulesOpt = None,
     sites: SitesOpt = "",
     json: JsonOpt = False,
@@ -28,7 +29,8 @@ def summary(
     from fusionscope.cli import output
 
     part = margin_part(margin)
-    before, after = (analysed(ref, store, rank, "", rules, sites) for ref in (base, candidate))
+    # The kind of forward is the base's: the candidate's is the one that is most like it.
+    before, after = analysed(base, store, rank, forward, rules, sites), analysed(candidate, store, rank, "", rules, sites)
     found = compare(before, after, part)
     text = markdown(found, part)
     if json:
