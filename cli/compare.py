@@ -32,7 +32,8 @@ def compare(
     from fusionscope.analysis.compare_document import document
 
     # The kind of forward is the base's: the candidate's is the one that is most like it.
-    before, after = analysed(base, store, rank, forward, rules, sites), analysed(candidate, store, rank, "", rules, sites)
+    before = analysed(base, store, rank, forward, rules, sites)
+    after = analysed(candidate, store, rank, "", rules, sites)
     found = put_beside(before, after, margin_part(margin))
     emit(json, document(found), lambda: render(found))
 

@@ -30,7 +30,8 @@ def summary(
 
     part = margin_part(margin)
     # The kind of forward is the base's: the candidate's is the one that is most like it.
-    before, after = analysed(base, store, rank, forward, rules, sites), analysed(candidate, store, rank, "", rules, sites)
+    before = analysed(base, store, rank, forward, rules, sites)
+    after = analysed(candidate, store, rank, "", rules, sites)
     found = compare(before, after, part)
     text = markdown(found, part)
     if json:
