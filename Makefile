@@ -1,7 +1,7 @@
 # `make demo` sets up and runs the main job; `make test` sets up and runs the tests. Nothing leaves this folder.
 PYTHON ?= python3
 PIP_INSTALL = -m pip install --disable-pip-version-check --constraint constraints.txt
-SOURCES = $(shell find fusion_runtime profiler analysis cli -type f -not -path '*/__pycache__/*')
+SOURCES = $(shell find fusion_runtime profiler analysis cli -not -path '*/__pycache__*')
 PACKAGES = fusionscope.fusion_runtime fusionscope.profiler fusionscope.analysis fusionscope.cli
 
 .PHONY: setup demo setup-test test check clean

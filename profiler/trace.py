@@ -142,7 +142,8 @@ class Trace:
 
     def with_rank(self, rank: int) -> Trace:
         """The same trace with every row given to one rank."""
-        return replace(self, **{name: getattr(self, name).assign(rank=rank).astype({"rank": "int32"}) for name in TABLES})
+        own = {name: getattr(self, name).assign(rank=rank).astype({"rank": "int32"}) for name in TABLES}
+        return replace(self, **own)
 
 
 def merge(traces: list[Trace]) -> Trace:
