@@ -30,7 +30,8 @@ from fusionscope.profiler.trace import TABLES, Trace, table
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _TEMPORARY = ".writing-"
 _STALE_S = 24 * 3600
-EXAMPLE = "example"
+#: Names of shipped runs, and of none of a user's.
+EXAMPLES = ("example", "example-fused")
 
 
 class UnknownRun(FusionScopeError):
@@ -71,22 +72,18 @@ def default_root() -> Path:
     return Path(given).expanduser() if given else Path(platformdirs.user_data_dir("fusionscope")) / "runs"
 
 
-def example_root() -> Path | None:
-    """The folder of the runs that ship with the package, or None where none does."""
+def example_runs() -> dict[str, Path]:
+    """The runs that ship with the package, by the name that opens each: `example` and `example-fused`."""
     folder = Path(__file__).parent / "examples"
-    return folder if any(folder.glob("*/run.json")) else None
-
-
-def _example_run() -> Path | None:
-    folder = example_root()
-    return min(folder.glob("*/run.json")).parent if folder is not None else None
+    return {path.parent.name: path.parent for path in sorted(folder.glob("*/run.json"))}
 
 
 def check_name(name: str) -> None:
     """Raises FusionScopeError for a name that `load` could never find again."""
-    if os.sep in name or (os.altsep and os.altsep in name) or name in (".", "..", EXAMPLE) or name != name.strip():
+    slashes = os.sep in name or (os.altsep is not None and os.altsep in name)
+    if slashes or name in (".", "..", *EXAMPLES) or name != name.strip():
         raise FusionScopeError(
-            f"--name {name!r} cannot name a run: leave out slashes and outer spaces, and do not call it {EXAMPLE}."
+            f"--name {name!r} cannot name a run: leave out slashes and outer spaces, and do not call it {EXAMPLES[0]}."
         )
 
 
@@ -150,9 +147,9 @@ class Store:
         if len(found) > 1:
             ids = ", ".join(path.name for path in found)
             raise UnknownRun(f"{ref} names {len(found)} runs ({ids}); give the id of one.")
-        example = _example_run()
-        if ref == EXAMPLE and example is not None:
-            return example
+        examples = example_runs()
+        if ref in examples:
+            return examples[ref]
         if Path(ref, "run.json").is_file():
             return Path(ref)
         raise UnknownRun(
@@ -160,10 +157,9 @@ class Store:
         )
 
     def list(self) -> builtins.list[Listed]:
-        """Every run, oldest first, then the example; runs that cannot be opened carry their error."""
+        """Every run, oldest first, then the examples; runs that cannot be opened carry their error."""
         found = [_listed(path.name, path) for path in _folders(self.root)]
-        example = _example_run()
-        return found + ([_listed(EXAMPLE, example)] if example is not None else [])
+        return found + [_listed(name, path) for name, path in example_runs().items()]
 
     def _by_path(self, path: Path) -> Path:
         if not path.is_dir():
