@@ -45,8 +45,7 @@ def topk_select_kernel(logits, out, pools, n, block: tl.constexpr):
     key = tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)
     floor = tl.zeros((), tl.uint32)
     for i in tl.static_range(32):
-        bit: tl.constexpr = 1 << (31 - i)
-        higher = floor | bit
+        higher = floor | (1 << (31 - i))
         enough = tl.sum((inside & (key >= higher)).to(tl.int32), 0) >= n
         floor = tl.where(enough, higher, floor)
     above = inside & (key > floor)
@@ -118,9 +117,7 @@ def mla_decode_kernel(
 
 
 @triton.jit
-def mla_decode_combine_kernel(
-    part, part_lse, out, heads, width, splits, block_s: tl.constexpr, block_d: tl.constexpr
-):
+def mla_decode_combine_kernel(part, part_lse, out, heads, width, splits, block_s: tl.constexpr, block_d: tl.constexpr):
     """Program (token, head, block of columns): the splits' outputs weighted by their share of the softmax."""
     token, head = tl.program_id(0), tl.program_id(1)
     d = tl.program_id(2) * block_d + tl.arange(0, block_d)

@@ -140,7 +140,7 @@ def weighted_sum(gemm2, idx, weights, token, hidden, scale, cols, mask, k: tl.co
     """Some columns of one token, float32: scale * sum_k w[k] * gemm2[idx[k]]; a row of -1 is skipped."""
     total = tl.zeros((block,), tl.float32)
     for i in tl.static_range(k):
-        row = tl.load(idx + token * k + i)
+        row = tl.load(idx + token * k + i) + tl.zeros((block,), tl.int32)
         weight = tl.load(weights + token * k + i) * scale
         value = tl.load(gemm2 + row.to(tl.int64) * hidden + cols, mask=mask & (row >= 0), other=0.0)
         total += weight * value.to(tl.float32)

@@ -12,9 +12,8 @@ def vocab_embedding_kernel(ids, table, out, vocab_start, rows, hidden, block: tl
     token = tl.program_id(0)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < hidden
-    local = tl.load(ids + token) - vocab_start
-    inside = (local >= 0) & (local < rows)
-    row = tl.load(table + local * hidden + cols, mask=mask & inside, other=0.0)
+    local = tl.load(ids + token) - vocab_start + tl.zeros((block,), tl.int64)
+    row = tl.load(table + local * hidden + cols, mask=mask & (local >= 0) & (local < rows), other=0.0)
     tl.store(out + token * hidden + cols, row, mask=mask)
 
 
