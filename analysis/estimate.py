@@ -56,7 +56,8 @@ class Fused:
         waiting = np.zeros_like(duration) if wait is None else wait
         idle = np.stack([waiting[:, list(s.columns)].sum(axis=1) for s in sites])
         whole = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
-        return (whole - idle) / self.speedup + idle
+        fused: Floats = (whole - idle) / self.speedup + idle
+        return fused
 
 
 @dataclass(frozen=True)
