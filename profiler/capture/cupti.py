@@ -58,9 +58,15 @@ def recording(folder: Path, rank: int) -> Iterator[None]:
             elif activity.kind in (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET):
                 rows.append(_row(activity, _kind(activity.kind, kinds)))
 
-    cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
-    for kind in wanted:
-        cupti.activity_enable(kind)
+    try:
+        cupti.activity_register_callbacks(lambda: (_BUFFER_BYTES, 0), completed)
+        for kind in wanted:
+            cupti.activity_enable(kind)
+    except cupti.cuptiError as error:
+        raise CaptureError(
+            f"CUPTI refuses to record ({error}): end other profilers of this GPU, and check that cupti-python "
+            "is not newer than the driver; or use --profiler torch."
+        ) from error
     try:
         yield
         cupti.activity_flush_all(1)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fusionscope.profiler.capture import messages
 from fusionscope.profiler.capture.plan import CaptureError, CapturePlan
@@ -92,10 +93,14 @@ def _sentence(out: Path, lines: Sequence[str], code: int, log: Path) -> str:
     return f"The capture stopped with code {code}; its last line was: {said} {where}"
 
 
+# Looked up here, since the child of a fork should do as little as it can.
+_prctl: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
+
+
 def end_with_parent(number: int) -> None:
     """Ask Linux to send this process a signal when its parent dies, however it dies; elsewhere nothing happens."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if _prctl is not None:
+        _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _end_with_parent() -> None:

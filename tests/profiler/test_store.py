@@ -89,7 +89,7 @@ def test_ids_do_not_leave_the_store(runs: Store) -> None:
             runs.find(ref)
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", ".", "example", " padded"])
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "example", "example-fused", " padded"])
 def test_a_name_that_could_not_be_found_again_is_refused(runs: Store, name: str) -> None:
     with pytest.raises(FusionScopeError, match="--name"):
         runs.save(RunInfo(name=name), small_trace())
@@ -134,7 +134,7 @@ def test_unknown_fields_are_ignored_and_a_newer_schema_is_refused(runs: Store) -
 
 
 def test_a_store_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    assert [item.id for item in Store(tmp_path / "none").list() if item.id != store.EXAMPLE] == []
+    assert [item.id for item in Store(tmp_path / "none").list() if item.id not in store.EXAMPLES] == []
     assert not (tmp_path / "none").exists()
 
 
@@ -210,7 +210,7 @@ def test_listing_while_runs_are_written_sees_whole_runs_only(runs: Store) -> Non
 
 
 def _own(runs: Store) -> list[str]:
-    return [item.id for item in runs.list() if item.id != store.EXAMPLE]
+    return [item.id for item in runs.list() if item.id not in store.EXAMPLES]
 
 
 def test_the_environment_is_recorded_without_secrets() -> None:

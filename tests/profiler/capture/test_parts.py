@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fusionscope.profiler.capture import collect, cupti, launch, messages, nsys, plan
+from fusionscope.profiler.capture import choose, collect, cupti, launch, messages, nsys, plan
 from fusionscope.profiler.capture.demangle import demangle
 from fusionscope.profiler.capture.messages import Failure, Report, SiteNote, Timing
 from fusionscope.profiler.capture.plan import CaptureError, CapturePlan
@@ -24,6 +24,12 @@ def test_a_plan_comes_back_as_written(tmp_path: Path) -> None:
     made = a_plan(paths={"mhc_post:ffn_exit": "triton"}, layers=5, emulated=True)
     plan.write(made, tmp_path / "plan.json")
     assert plan.read(tmp_path / "plan.json") == made
+
+
+def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CaptureError, match=r"pip install 'fusionscope\[runtime\]'"):
+        choose.make_plan("tiny", 2)
 
 
 def test_ranks_start_through_torch_distributed_and_one_alone_without_it(tmp_path: Path) -> None:
