@@ -86,22 +86,32 @@ def render(run: Run) -> RenderableType:
 
     from fusionscope.analysis.analysed import analyse
     from fusionscope.cli import attribute
+    from fusionscope.profiler.errors import FusionScopeError
 
-    found = analyse(run)
     where = Text(f"Run {run.info.id} in {run.path}")
+    try:
+        found = analyse(run)
+    except FusionScopeError as error:
+        # The run is stored all the same, and that comes first.
+        return Group(where, Text(f"It cannot be attributed: {error}"))
     return Group(where, attribute.render(found), Text("\n".join(verdicts(found))))
 
 
 def verdicts(found: Analysed) -> list[str]:
     """One line for every boundary that the forward has, and the command that takes the user's own numbers."""
     from fusionscope.analysis.estimate import Fused, estimate
+    from fusionscope.profiler.errors import FusionScopeError
 
     guess = Fused(speedup=GUESS, time_ns=None, launches=1, source="guess")
-    schedule = found.schedule()
+    schedule, wait = found.schedule(), found.wait()
     lines = [f"If every site became one launch that is {GUESS:g} times as fast (a guess):"]
     kinds = [kind for kind, sites in found.attribution.sites.items() if sites]
     for kind in kinds:
-        made = estimate(found.attribution, schedule, kind, "", guess, found.untraced, MARGIN)
+        try:
+            made = estimate(found.attribution, schedule, kind, "", guess, found.untraced, MARGIN, wait)
+        except FusionScopeError as error:
+            lines.append(f"  {kind}: no estimate: {error}")
+            continue
         lines.append(f"  {kind}: {made.verdict.class_}: {made.verdict.sentence}")
     if not kinds:
         return ["No boundary has a site in this forward."]

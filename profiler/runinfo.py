@@ -40,6 +40,8 @@ _PREFIXES = (
     "TRTLLM_",
     "FUSIONSCOPE_",
 )
+#: Where this tool keeps its files says nothing about a run.
+_PLACES = ("FUSIONSCOPE_STORE", "FUSIONSCOPE_RULES")
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
@@ -123,7 +125,7 @@ def recorded_environment(environ: Mapping[str, str] | None = None) -> dict[str, 
     return {
         name: source[name]
         for name in sorted(source)
-        if name.startswith(_PREFIXES) and not any(word in name.upper() for word in _SECRET)
+        if name.startswith(_PREFIXES) and name not in _PLACES and not any(word in name.upper() for word in _SECRET)
     }
 
 

@@ -220,6 +220,7 @@ def test_the_environment_is_recorded_without_secrets() -> None:
         "SGLANG_AUTH_TOKEN": "t",
         "TORCH_X": "1",
         "HOME": "/root",
+        "FUSIONSCOPE_STORE": "/private",
         "FUSIONSCOPE_PASSWORD_FILE": "p",
     }
     assert runinfo.recorded_environment(given) == {"NCCL_ALGO": "Ring", "TORCH_X": "1"}
