@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fusionscope.analysis import amdahl, noise
 from fusionscope.analysis.attribution import Attribution
+from fusionscope.analysis.forwards import Forward
 from fusionscope.analysis.schedule import Schedule
 from fusionscope.analysis.sites import Site
 from fusionscope.analysis.tables import number
@@ -136,12 +137,13 @@ def estimate(
     duration = forward.duration.astype(np.float64)
     per_site = fused.times(duration, sites, wait)
     span = float(np.median(forward.span))
-    savings = _savings(schedule, sites, per_site)
+    placed = per_site + _gaps(forward, sites, fused.launches)
+    savings = _savings(schedule, sites, placed)
     gone = sum(max(len(s.columns) - fused.launches, 0) for s in sites)
     per_launch = max((span - untraced.median_ns) / forward.launches, 0.0) if untraced else 0.0
     tracer = per_launch * gone
     saving = float(np.median(savings)) - TRACER_PART * tracer
-    interval = _interval(schedule, sites, per_site, fused.source, savings, TRACER_ERROR * tracer, saving)
+    interval = _interval(schedule, sites, placed, fused.source, savings, TRACER_ERROR * tracer, saving)
     step = untraced.median_ns if untraced else span
     removed = sum(len(s.columns) for s in sites)
     gone_span = float(np.median(forward.span - schedule.retimed_span(sites)))
@@ -187,6 +189,21 @@ def _sites(attribution: Attribution, boundary: str, subtype: str) -> list[Site]:
             f"This forward has 0 sites of {what}{known}: `fusionscope attribute` lists the boundaries it has."
         )
     return sites
+
+
+def _gaps(forward: Forward, sites: list[Site], launches: int) -> Floats:
+    """[sites, R] ns between the launches of a fused site: as much from one to the next as in the site that it replaces.
+
+    A site of one launch shows no such gap, and none is added then.
+    """
+    gaps = np.zeros((len(sites), forward.duration.shape[0]))
+    for place, site in enumerate(sites):
+        columns = list(site.columns)
+        if launches > 1 and len(columns) > 1:
+            end = forward.start[:, columns] + forward.duration[:, columns]
+            between = forward.start[:, columns[1:]] - end[:, :-1]
+            gaps[place] = (launches - 1) * between.mean(axis=1)
+    return gaps
 
 
 def _savings(schedule: Schedule, sites: list[Site], per_site: Floats) -> Floats:
