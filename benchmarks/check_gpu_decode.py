@@ -169,7 +169,8 @@ def check_model(args, spec):
             live.copy_(start)
 
     outcomes, forwards = {}, {}
-    for name, paths in (("split", ""), ("triton", "mhc_post=triton,moe_finalize=triton")):
+    arms = {"split": "", "post": "mhc_post=triton", "triton": "mhc_post=triton,moe_finalize=triton"}
+    for name, paths in arms.items():
         ctx.paths = PathChoice.parse(paths)
         reset()
         logits = eager_logits(model)
@@ -194,9 +195,12 @@ def check_model(args, spec):
         )
         bad = [r for r in forward.site_rows if not 0 <= r.first_node < r.last_node <= forward.node_count]
         check(f"{name}: sites without nodes", float(len(bad)), 0)
-    check("split against triton: logits of one step", error(outcomes["triton"][0], outcomes["split"][0]), 0.1)
-    check("split against triton: states after 5 replays", error(outcomes["triton"][2], outcomes["split"][2]), 0.1)
-    print("tokens", outcomes["split"][1].tolist(), outcomes["triton"][1].tolist())
+    # The fused post computes what the split one does; the fused finalize rounds once where split rounds twice, and
+    # a rounding can send a token to another expert.
+    for name, limit in (("post", 1e-3), ("triton", 0.1)):
+        check(f"split against {name}: logits of one step", error(outcomes[name][0], outcomes["split"][0]), limit)
+        check(f"split against {name}: states after 5 replays", error(outcomes[name][2], outcomes["split"][2]), limit)
+    print("tokens", {name: outcome[1].tolist() for name, outcome in outcomes.items()})
     for _ in range(2):
         for name, forward in forwards.items():
             print(f"{name}: {step_us(forward):.1f} us a step (median of 50 replays)")

@@ -97,17 +97,17 @@ class Loopback(Group):
 
     def partials(self, x: Tensor, block: int | None = None) -> list[Tensor]:
         """Every rank's part as an exchange of x [T, W] sees it, for references: x itself, then the peers'."""
-        channel = self.channel(*x.shape, x.dtype, block)
+        channel = self.channel(x.shape[0], x.shape[1], x.dtype, block)
         return [x, *(channel.data[rank, 0].view(x.shape) for rank in range(1, self.size))]
 
     def all_reduce(self, x: Tensor) -> Tensor:
         from fusionscope.fusion_runtime.kernels.launch import all_reduce
 
-        out: Tensor = all_reduce(x.contiguous(), self.channel(*x.shape, x.dtype), self.size)
+        out: Tensor = all_reduce(x.contiguous(), self.channel(x.shape[0], x.shape[1], x.dtype), self.size)
         return out
 
     def all_gather_last(self, x: Tensor) -> Tensor:
         from fusionscope.fusion_runtime.kernels.launch import all_gather_last
 
-        out: Tensor = all_gather_last(x.contiguous(), self.channel(*x.shape, x.dtype, 4096), self.size)
+        out: Tensor = all_gather_last(x.contiguous(), self.channel(x.shape[0], x.shape[1], x.dtype, 4096), self.size)
         return out

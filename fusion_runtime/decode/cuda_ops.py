@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from fusionscope.fusion_runtime.comm.loopback import power_of_two
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
-from fusionscope.fusion_runtime.kernels import gemm, kda, mhc, mla, moe, norms, streams
+from fusionscope.fusion_runtime.kernels import gemm, kda, mhc, mla, moe, norms
+from fusionscope.fusion_runtime.kernels import streams as stream_kernels
 
 Tensor = Any
 
@@ -52,15 +53,15 @@ def embed(ids: Tensor, table: Tensor, vocab_start: int) -> Tensor:
     rows, hidden = table.shape
     out = _new(table, ids.shape[0], hidden)
     grid = (ids.shape[0], _cover(hidden, COLUMNS))
-    streams.vocab_embedding_kernel[grid](ids, table, out, vocab_start, rows, hidden, block=COLUMNS)
+    stream_kernels.vocab_embedding_kernel[grid](ids, table, out, vocab_start, rows, hidden, block=COLUMNS)
     return out
 
 
-def expand_streams(x: Tensor, count: int) -> Tensor:
+def expand_streams(x: Tensor, streams: int) -> Tensor:
     tokens, hidden = x.shape
-    out = _new(x, tokens, count, hidden)
+    out = _new(x, tokens, streams, hidden)
     grid = (tokens, _cover(hidden, COLUMNS))
-    streams.expand_streams_kernel[grid](x, out, hidden, streams=count, block=COLUMNS)
+    stream_kernels.expand_streams_kernel[grid](x, out, hidden, streams=streams, block=COLUMNS)
     return out
 
 
@@ -68,7 +69,7 @@ def stream_mean(R: Tensor) -> Tensor:
     tokens, count, hidden = R.shape
     out = _new(R, tokens, hidden)
     grid = (tokens, _cover(hidden, COLUMNS))
-    streams._mhc_stream_mean_kernel[grid](R, out, hidden, streams=count, block=COLUMNS)
+    stream_kernels._mhc_stream_mean_kernel[grid](R, out, hidden, streams=count, block=COLUMNS)
     return out
 
 
@@ -97,7 +98,7 @@ def add(a: Tensor, b: Tensor) -> Tensor:
 def argmax(logits: Tensor) -> Tensor:
     tokens, width = logits.shape
     out = _new(logits, tokens, dtype=torch.int64)
-    streams.argmax_kernel[(tokens,)](logits, out, width, block=min(8192, power_of_two(width)), num_warps=16)
+    stream_kernels.argmax_kernel[(tokens,)](logits, out, width, block=min(8192, power_of_two(width)), num_warps=16)
     return out
 
 
@@ -118,7 +119,7 @@ def hc_pre(
     tokens, _, hidden = R.shape
     wide = 4 * hidden
     block_k = min(128, power_of_two(wide))
-    splits = min(64, _cover(wide, block_k))
+    splits = min(128, _cover(wide, block_k))
     per_split = _cover(wide, splits * block_k) * block_k
     partial = _new(fn, tokens, splits, mhc.PARTIAL_WIDTH)
     block_t = min(4, power_of_two(tokens))
@@ -184,7 +185,7 @@ def fp8_linear(x: Tensor, w: Tensor, w_scale: Tensor | None) -> Tensor:
 
 def grouped_linear(x: Tensor, x_scale: Tensor | None, w: Tensor, w_scale: Tensor | None, dtype: Any) -> Tensor:
     """The product of fp8_linear: x and w in FP8 with scales, or both in the storage dtype with None."""
-    rows, n, k = x.shape[0], *w.shape
+    rows, (n, k) = x.shape[0], w.shape
     groups = _cover(k, BLOCK)
     block_m, block_n = 16, 32 if n <= 2048 else 64
     tiles_n, tiles_m = _cover(n, block_n), _cover(rows, block_m)
@@ -284,7 +285,7 @@ def gated_rmsnorm(o: Tensor, gate: Tensor, w: Tensor, eps: float) -> Tensor:
 
 def cache_write(cache: Tensor, x: Tensor, position: int) -> None:
     tokens, width = x.shape
-    streams.cache_write_kernel[(tokens,)](
+    stream_kernels.cache_write_kernel[(tokens,)](
         x, cache, x.stride(0), cache.stride(0), position, width, block=power_of_two(width)
     )
 
@@ -361,7 +362,7 @@ def router_gemm(x: Tensor, w: Tensor) -> Tensor:
     out = _new(w, rows, n)
     block_m, block_n = min(4, power_of_two(rows)), 2
     gemm.tiny_n_gemm_kernel[(_cover(n, block_n), _cover(rows, block_m))](
-        x, w, out, rows, n, k, block_m=block_m, block_n=block_n, block_k=min(1024, power_of_two(k))
+        x, w, out, rows, n, k, block_m=block_m, block_n=block_n, block_k=min(2048, power_of_two(k)), num_warps=8
     )
     return out
 
@@ -408,7 +409,7 @@ def moe_gemm(
     top_k: int,
 ) -> Tensor:
     q, scale = (x, None) if w_scale is None else per_token_group_quant_fp8(x)
-    experts, n, k = w.shape
+    _, n, k = w.shape
     blocks = expert_of_block.shape[0]
     block_m = sorted_ids.shape[0] // blocks
     block_n = 64

@@ -105,11 +105,13 @@ def _edges(raw: int, ordinal: dict[int, int]) -> tuple[list[Edge], bool]:
     sources, targets = answer[1], answer[2]
     # (error, from, to, count) without edge data, (error, from, to, data, count) with it.
     known = len(answer) > 4
-    ordinary = runtime.cudaGraphDependencyType.cudaGraphDependencyTypeDefault if known else None
-    data = answer[3] if known else [None] * count
+    programmatic = [False] * count
+    if known:
+        ordinary = int(runtime.cudaGraphDependencyType.cudaGraphDependencyTypeDefault)
+        programmatic = [int(item.type) != ordinary for item in answer[3]]
     edges = [
-        (ordinal[int(source)], ordinal[int(target)], bool(known and item.type != int(ordinary)))
-        for source, target, item in zip(sources, targets, data, strict=False)
+        (ordinal[int(source)], ordinal[int(target)], overlaps)
+        for source, target, overlaps in zip(sources, targets, programmatic, strict=False)
     ]
     return sorted(edges[:count]), known
 

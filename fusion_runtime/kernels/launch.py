@@ -94,8 +94,17 @@ def moe_finalize_ar_hc_post(parts: FinalizeOperands, streams: Tensor, post: Tens
     return out
 
 
-def all_reduce_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight_bias: float, channel: Channel,
-                    size: int, ranks: int = 1, stages: Sequence[int] = ONE_LAUNCH) -> tuple[Tensor, Tensor]:  # fmt: skip
+def all_reduce_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float,
+    weight_bias: float,
+    channel: Channel,
+    size: int,
+    ranks: int = 1,
+    stages: Sequence[int] = ONE_LAUNCH,
+) -> tuple[Tensor, Tensor]:
     """x, residual [T, W] -> (normed, sum + residual); the channel's block must cover a row."""
     out, total = torch.empty_like(x), torch.empty_like(x)
     operands = (x, residual, weight, out, total)

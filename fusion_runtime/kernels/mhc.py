@@ -56,6 +56,15 @@ def mhc_pre_big_fuse_with_norm_kernel(
 ):
     """Program (token,): coefficients, sinkhorn, the mixed input sum_j pre_j R_j rounded to storage, its RMSNorm."""
     token = tl.program_id(0)
+    cols = tl.arange(0, block_h)
+    mask = cols < hidden
+    # Asked for before the sinkhorn, which hides the wait.
+    mine = streams + token * 4 * hidden + cols
+    r0 = tl.load(mine, mask=mask, other=0.0)
+    r1 = tl.load(mine + hidden, mask=mask, other=0.0)
+    r2 = tl.load(mine + 2 * hidden, mask=mask, other=0.0)
+    r3 = tl.load(mine + 3 * hidden, mask=mask, other=0.0)
+    gain = tl.load(norm_weight + cols, mask=mask, other=0.0)
     split = tl.arange(0, block_s)
     four = tl.arange(0, 4)
     square = four[:, None] * 4 + four[None, :]
@@ -81,15 +90,12 @@ def mhc_pre_big_fuse_with_norm_kernel(
     tl.store(post_out + token * 4 + four, post)
     tl.store(comb_out + token * 16 + square, comb)
 
-    cols = tl.arange(0, block_h)
-    mask = cols < hidden
-    mixed = tl.zeros((block_h,), tl.float32)
-    for j in tl.static_range(4):
-        pre_j = tl.sum(tl.where(four == j, pre, 0.0), 0)
-        mixed += pre_j * tl.load(streams + (token * 4 + j) * hidden + cols, mask=mask, other=0.0).to(tl.float32)
+    mixed = tl.sum(tl.where(four == 0, pre, 0.0), 0) * r0.to(tl.float32)
+    mixed += tl.sum(tl.where(four == 1, pre, 0.0), 0) * r1.to(tl.float32)
+    mixed += tl.sum(tl.where(four == 2, pre, 0.0), 0) * r2.to(tl.float32)
+    mixed += tl.sum(tl.where(four == 3, pre, 0.0), 0) * r3.to(tl.float32)
     mixed = mixed.to(streams.dtype.element_ty).to(tl.float32)
-    gain = tl.load(norm_weight + cols, mask=mask, other=0.0).to(tl.float32)
-    normed = mixed * tl.rsqrt(tl.sum(mixed * mixed, 0) / hidden + rms_eps) * gain
+    normed = mixed * tl.rsqrt(tl.sum(mixed * mixed, 0) / hidden + rms_eps) * gain.to(tl.float32)
     tl.store(out + token * hidden + cols, normed, mask=mask)
 
 

@@ -71,7 +71,7 @@ class TritonPath(Path):
     def ar_norm(self, owed: PartialSum, residual: Tensor, norm: Norm, ctx: DecodeContext) -> tuple[Tensor, Tensor]:
         group = _loopback(owed.group)
         x = owed.take().contiguous()
-        channel = group.channel(*x.shape, x.dtype, power_of_two(x.shape[-1]))
+        channel = group.channel(x.shape[0], x.shape[1], x.dtype, power_of_two(x.shape[1]))
         return launch.all_reduce_norm(x, residual, norm.weight, norm.eps, norm.weight_bias, channel, group.size)
 
 
@@ -82,4 +82,4 @@ def _loopback(group: Group) -> Loopback:
 
 
 def _channel(group: Loopback, x: Tensor) -> Channel:
-    return group.channel(*x.shape, x.dtype)
+    return group.channel(x.shape[0], x.shape[1], x.dtype)
