@@ -12,12 +12,7 @@ from fusionscope.cli.common import JsonOpt, StoreOpt, emit, open_store
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fusionscope.analysis.analysed import Analysed
     from fusionscope.profiler.store import Run
-
-#: What the first verdicts suppose of a fused site, and the least saving that is worth a merge.
-GUESS = 2.0
-MARGIN = 0.005
 
 
 def capture(
@@ -84,36 +79,6 @@ def render(run: Run) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from fusionscope.analysis.analysed import analyse
     from fusionscope.cli import attribute
-    from fusionscope.profiler.errors import FusionScopeError
 
-    where = Text(f"Run {run.info.id} in {run.path}")
-    try:
-        found = analyse(run)
-    except FusionScopeError as error:
-        # The run is stored all the same, and that comes first.
-        return Group(where, Text(f"It cannot be attributed: {error}"))
-    return Group(where, attribute.render(found), Text("\n".join(verdicts(found))))
-
-
-def verdicts(found: Analysed) -> list[str]:
-    """One line for every boundary that the forward has, and the command that takes the user's own numbers."""
-    from fusionscope.analysis.estimate import Fused, estimate
-    from fusionscope.profiler.errors import FusionScopeError
-
-    guess = Fused(speedup=GUESS, time_ns=None, launches=1, source="guess")
-    schedule, wait = found.schedule(), found.wait()
-    lines = [f"If every site became one launch that is {GUESS:g} times as fast (a guess):"]
-    kinds = [kind for kind, sites in found.attribution.sites.items() if sites]
-    for kind in kinds:
-        try:
-            made = estimate(found.attribution, schedule, kind, "", guess, found.untraced, MARGIN, wait)
-        except FusionScopeError as error:
-            lines.append(f"  {kind}: no estimate: {error}")
-            continue
-        lines.append(f"  {kind}: {made.verdict.class_}: {made.verdict.sentence}")
-    if not kinds:
-        return ["No boundary has a site in this forward."]
-    ref = found.info.name or found.info.id
-    return [*lines, f"With your own number: fusionscope estimate {ref} --boundary {kinds[0]} --fused-us T"]
+    return Group(Text(f"Run {run.info.id} in {run.path}"), attribute.report(run))
