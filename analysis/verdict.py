@@ -57,7 +57,7 @@ def judge(
         guess = _class(low, high, 0.0, need)
         floor = min(abs(low), abs(high))
         would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {guess}"
-        sentence = f"Inconclusive: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
+        sentence = f"Undecided: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
         return Verdict(INCONCLUSIVE, kind, None, above_margin, _confidence(low, high, need), _joined(sentence, caution))
     name = _class(low, high, mde_ns, need)
     bar = f"noise floor {us(mde_ns)}, margin {margin:.2%} = {us(need)}"
@@ -66,7 +66,7 @@ def judge(
         BELOW_MARGIN: f"Faster and above noise, but below the margin: {said}; {bar}.",
         NOT_MEASURABLE: f"No measurable difference: {said}; {bar}.",
         SLOWER: f"Slower, above noise: {said}; {bar}.",
-        INCONCLUSIVE: f"Inconclusive: {said}; the interval spans {_spans(low, high, mde_ns, need)}; {bar}. {missing}",
+        INCONCLUSIVE: f"Undecided: {said}; the interval spans {_spans(low, high, mde_ns, need)}; {bar}. {missing}",
     }
     # The limit that decides the class is the one the saving must clear.
     limit = {BELOW_MARGIN: mde_ns, SLOWER: mde_ns, NOT_MEASURABLE: mde_ns}.get(name, max(mde_ns, need))

@@ -66,8 +66,8 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     us = output.microseconds
     head = (
         f"{found.title}: rank {told['rank']}, forward {step['kind']}, {step['launches']} launches, "
-        f"{step['replays']} replays; kernel time {us(step['kernel_time_ns'])} us, busy {us(step['busy_time_ns'])} us, "
-        f"span {us(step['span_ns'])} us. Labels: {', '.join(found.info.labels) or 'none'}."
+        f"{output.counted(step['replays'], 'replay')}; kernel time {us(step['kernel_time_ns'])} us, "
+        f"busy {us(step['busy_time_ns'])} us, span {us(step['span_ns'])} us. Labels: {', '.join(found.info.labels) or 'none'}."
     )
     parts: list[Any] = [Text(head), _boundaries(told), _kernels(told), Text(_coverage(told))]
     if step["abutting"]:
@@ -117,7 +117,7 @@ def _kernels(told: dict[str, Any], most: int = 15) -> RenderableType:
 def _coverage(told: dict[str, Any]) -> str:
     from fusionscope.analysis.names import short
 
-    words = {"role": "role known, no boundary", "none": "unknown"}
+    words = {"role": "known kernels outside boundaries", "none": "unknown"}
     shares = ", ".join(f"{words.get(k, 'rung ' + k)} {v:.1%}" for k, v in told["coverage"]["by_rung"].items() if v > 0)
     unknown = told["coverage"]["unattributed"][:3]
     rest = "; largest unknown: " + ", ".join(short(k["name"]) for k in unknown) if unknown else ""

@@ -65,7 +65,9 @@ def render(found: Comparison) -> RenderableType:
         "in a rules file (--rules); nothing was subtracted."
         for k, n, b in found.suspects
     ]
-    lines.append(differences(found).replace("**", ""))
+    labels = [", ".join(side.info.labels) or "none" for side in (found.base, found.candidate)]
+    lines.append(f"Labels: {labels[0]}." if labels[0] == labels[1] else f"Labels: {labels[0]} -> {labels[1]}.")
+    lines.append(differences(found).replace("**", "").replace("`", ""))
     totals = [("launches", found.base.forward.launches, found.candidate.forward.launches, "")]
     rows: list[tuple[object, ...]] = [(name, a, b, f"{b - a:+d}", f"{b / a - 1:+.2%}") for name, a, b, _ in totals]
     for title, value in (("kernel time us", "kernel_time"), ("busy time us", "busy_time"), ("span us", "span")):
@@ -82,9 +84,10 @@ def render(found: Comparison) -> RenderableType:
         for r in found.rows[:20]
     ]  # fmt: skip
     sides = ("before", "after")
+    title = f"One forward of rank {found.base.forward.rank}, traced: {found.base.title} -> {found.candidate.title}"
     parts: list[RenderableType] = [
         Text("\n".join(lines)),
-        output.table("One forward", ("", *sides, "difference", "of before"), rows, (*sides, "difference", "of before")),
+        output.table(title, ("", *sides, "difference", "of before"), rows, (*sides, "difference", "of before")),
         output.table(
             "Boundaries",
             ("boundary", "sites", "sites after", "launches", "launches after", "us", "us after", "fired"),

@@ -77,12 +77,15 @@ def render(found: Analysed, made: Estimate) -> RenderableType:
     what = f"{made.boundary}:{made.subtype}" if made.subtype else made.boundary
     low, high = made.interval_ns
     edges = "the graph's own edges" if made.real_edges else "inferred edges"
-    wait = "not known" if made.wait_ns is None else f"{us(made.wait_ns)} in the sites; fusing removes none of it"
+    wait = "not known (it takes the traces of several ranks)"
+    if made.wait_ns is not None:
+        wait = f"{us(made.wait_ns)} in the sites; fusing removes none of it"
+    inflation = "an unknown time" if made.basis == "traced" else us(made.inflation_ns_per_launch)
     rows: list[tuple[str, Any]] = [
         ("Amdahl", f"{made.share:.2%} of the span, {made.speedup:.2f} x: saves {made.amdahl_gain:.2%} of the step"),
         ("schedule", f"saves {us(made.saving_ns)} [{us(low)}, {us(high)}] of {us(made.span_ns)} ({made.basis})"),
         ("ceiling", f"{us(made.ceiling_ns)} if the boundary cost nothing (from the schedule, {edges})"),
-        ("tracing", f"adds {us(made.inflation_ns_per_launch)} a launch; traced saving {us(made.traced_saving_ns)}"),
+        ("tracing", f"adds {inflation} a launch; traced saving {us(made.traced_saving_ns)}"),
         ("wait", wait),
         ("noise floor", "not known" if made.mde_ns is None else us(made.mde_ns)),
         ("labels", ", ".join(found.info.labels) or "none"),

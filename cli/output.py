@@ -50,6 +50,11 @@ def microseconds(ns: float) -> str:
     return f"{ns / 1000:,.3f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 replay`, `2 replays`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def write_json(payload: Any) -> None:
     """One JSON document on stdout. Integers stay integers; a NaN or an infinity becomes null."""
     import msgspec

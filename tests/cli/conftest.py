@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import literal_store as literal
 import pytest
 
 from fusionscope.cli.main import main
@@ -44,6 +45,21 @@ def fusionscope(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
         return Answer(code, said.out, said.err)
 
     return command
+
+
+@pytest.fixture(scope="session")
+def literal_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the runs of helpers/literal_store.py; tests only read it."""
+    folder = tmp_path_factory.mktemp("literal") / "store"
+    literal.fill(folder)
+    return folder
+
+
+@pytest.fixture
+def run(fusionscope: Command, literal_store: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command on that store."""
+    monkeypatch.setenv("FUSIONSCOPE_STORE", str(literal_store))
+    return fusionscope
 
 
 @pytest.fixture(scope="session")

@@ -7,59 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from literal_traces import AR, FUSED, FUSED_RUN, GEMM, NORM, SPLIT, kernels, timings
+from literal_store import REPLAYS
+from literal_traces import AR, FUSED, GEMM, NORM
 
-from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store
-from fusionscope.profiler.trace import Trace, table
 
-REPLAYS = 6
-#: Blocks of untraced replay times, ns: 29.5 us split, 27.5 us fused, a few ns of noise.
-TIMES = [[29_500, 29_504, 29_500, 29_496], [29_502, 29_500, 29_498, 29_500], [29_499, 29_501, 29_501, 29_503]]
 Documented = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with the runs split, fused, traced (split without untraced times), once and graph."""
-    folder = tmp_path_factory.mktemp("store")
-    known: dict[str, Any] = {"model": "m", "tp": 4, "batch": 4, "context": 1024, "machine": {"gpu": "GPU"}}
-    marked = table(
-        "sites",
-        {
-            "boundary": ["ar_norm"] * 4,
-            "subtype": ["residual"] * 4,
-            "site": [0, 0, 1, 1],
-            "layer": [0, 0, 1, 1],
-            "node": [1, 2, 4, 5],
-            "path": ["split"] * 4,
-            "rank": [0] * 4,
-            "graph": [3] * 4,
-        },
-    )
-    split, fused = kernels([SPLIT] * REPLAYS), kernels([FUSED_RUN] * REPLAYS)
-    faster = [[time - 2_000 for time in block] for block in TIMES]
-    runs = {
-        "split": Trace(kernels=split, sites=marked, timings=timings(TIMES)),
-        "fused": Trace(kernels=fused, timings=timings(faster)),
-        "traced": Trace(kernels=split),
-        "once": Trace(kernels=kernels([SPLIT])),
-        "graph": Trace(graph_mode=True, timings=timings(TIMES, "graph-level trace")),
-    }
-    for name, trace in runs.items():
-        labels = ["graph mode"] if name == "graph" else []
-        environment = {"SGLANG_FUSED": "1"} if name == "fused" else {}
-        command = ["fusionscope", "import", f"{name}.sqlite"]
-        info = RunInfo(name=name, labels=labels, environment=environment, command=command, **known)
-        Store(folder).save(info, trace)
-    return folder
-
-
-@pytest.fixture
-def run(fusionscope: Any, store: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command on that store."""
-    monkeypatch.setenv("FUSIONSCOPE_STORE", str(store))
-    return fusionscope
 
 
 def typed(document: Any, expected: Any, where: str = "$") -> None:
@@ -172,8 +125,8 @@ def test_rules_by_name_agree_with_the_marks(run: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["id", "prefix", "name", "path"])
-def test_a_run_answers_to_its_id_a_prefix_its_name_and_its_path(run: Any, store: Path, how: str) -> None:
-    path = Store(store).find("split")
+def test_a_run_answers_to_its_id_a_prefix_its_name_and_its_path(run: Any, literal_store: Path, how: str) -> None:
+    path = Store(literal_store).find("split")
     # The ids of one second differ in their last digits alone.
     ref = {"id": path.name, "prefix": path.name[:-1], "name": "split", "path": path}[how]
     assert run("attribute", ref, "--json").json["run"] == path.name
@@ -305,7 +258,7 @@ def test_amdahl(run: Any) -> None:
     )
 
 
-def test_runs_and_show_as_json(run: Any, store: Path) -> None:
+def test_runs_and_show_as_json(run: Any) -> None:
     rows = [row for row in run("runs", "--json").json["runs"] if row["run"] != "example"]
     typed(rows, [{"run": str, "name": str, "path": str, "labels": [str], "model": str, "tp": int, "batch": int}])
     assert sorted(row["name"] for row in rows) == ["fused", "graph", "once", "split", "traced"]
