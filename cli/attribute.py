@@ -67,7 +67,8 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     head = (
         f"{found.title}: rank {told['rank']}, forward {step['kind']}, {step['launches']} launches, "
         f"{output.counted(step['replays'], 'replay')}; kernel time {us(step['kernel_time_ns'])} us, "
-        f"busy {us(step['busy_time_ns'])} us, span {us(step['span_ns'])} us. Labels: {', '.join(found.info.labels) or 'none'}."
+        f"busy {us(step['busy_time_ns'])} us, span {us(step['span_ns'])} us. "
+        f"Labels: {', '.join(found.info.labels) or 'none'}."
     )
     parts: list[Any] = [Text(head), _boundaries(told), _kernels(told), Text(_coverage(told))]
     if step["abutting"]:
