@@ -114,10 +114,31 @@ def check_ops(spec, tp, T, context):
     for n, k, top_k in ((2 * inner, H, spec.top_k), (H, inner, 0)):
         w = quantise_blocks(randn(spec.experts, n, k, dtype=f32))
         a = randn(T if top_k else rows[0].shape[0], k)
-        got, want = (m.moe_gemm(a, w.weight, w.scale, *rows[:3], top_k)[real] for m in (ops, ref))
-        check("moe_gemm", error(got, want), 5e-3)
+        got = ops.moe_gemm(a, w.weight, w.scale, *rows[:3], top_k)
+        want = torch.cat([reference_block(a, w, rows, block, top_k) for block in range(rows[1].shape[0])])
+        check("moe_gemm", error(got[real], want[real]), 5e-3)
         del w
     same("moe_sum_reduce", randn(rows[0].shape[0], H), rows[3], chosen[1], 2.5)
+
+
+def reference_block(x, w, rows, block, top_k):
+    """One block of rows of the grouped product: the reference unpacks a whole expert's weights for every row."""
+    part = slice(16 * block, 16 * block + 16)
+    taken = x if top_k else x[part]
+    return ref.moe_gemm(taken, w.weight, w.scale, rows[0][part], rows[1][block : block + 1], rows[2], top_k)
+
+
+def check_bits(spec, tp, T):
+    """The fused post against all-reduce and post, bit for bit."""
+    group = Loopback(tp, "cuda")
+    channel = group.channel(T, spec.hidden, torch.bfloat16)
+    differing = 0
+    for _ in range(20):
+        x, R = randn(T, spec.hidden), randn(T, 4, spec.hidden)
+        post, comb = torch.rand(T, 4, device="cuda"), torch.rand(T, 4, 4, device="cuda")
+        split = ops.mhc_post(group.all_reduce(x), R, post, comb)
+        differing += int((split != launch.ar_hc_post(x, R, post, comb, channel, tp)).sum())
+    check("elements in which fused and split post differ", float(differing), 0)
 
 
 def check_waiting(spec, tp, T):
@@ -149,6 +170,19 @@ def states(model):
     return [s for s in found if s is not None]
 
 
+def reset(model, saved):
+    for live, start in zip(states(model), saved, strict=True):
+        live.copy_(start)
+
+
+def replayed(forward, model, saved, replays=5):
+    reset(model, saved)
+    for _ in range(replays):
+        forward.replay()
+    torch.cuda.synchronize()
+    return torch.cat([s.float().flatten() for s in states(model)])
+
+
 def eager_logits(model):
     model.ctx.recorder.start()
     with torch.no_grad(), ForwardScope():
@@ -164,24 +198,19 @@ def check_model(args, spec):
     print(f"model built in {time.perf_counter() - begin:.1f} s, {torch.cuda.memory_allocated() / 2**30:.1f} GiB")
     saved = [s.clone() for s in states(model)]
 
-    def reset():
-        for live, start in zip(states(model), saved, strict=True):
-            live.copy_(start)
-
     outcomes, forwards = {}, {}
     arms = {"split": "", "post": "mhc_post=triton", "triton": "mhc_post=triton,moe_finalize=triton"}
     for name, paths in arms.items():
         ctx.paths = PathChoice.parse(paths)
-        reset()
+        reset(model, saved)
         logits = eager_logits(model)
+        reset(model, saved)
+        check(f"{name}: logits that differ when repeated", float((logits != eager_logits(model)).sum()), 0)
         begin = time.perf_counter()
         forward = forwards[name] = graph.capture(model)
         taken = time.perf_counter() - begin
-        reset()
-        for _ in range(5):
-            forward.replay()
-        torch.cuda.synchronize()
-        after = torch.cat([s.float().flatten() for s in states(model)])
+        after, again = (replayed(forward, model, saved) for _ in range(2))
+        check(f"{name}: states that differ when repeated", float((after != again).sum()), 0)
         outcomes[name] = logits, forward.tokens.clone(), after
         check(f"{name}: logits or states not finite", float((~logits.isfinite()).sum() + (~after.isfinite()).sum()), 0)
         sites = defaultdict(int)
@@ -250,6 +279,7 @@ def main():
     spec = MODELS[args.model]
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     check_ops(spec, args.tp, args.batch, args.context)
+    check_bits(spec, args.tp, args.batch)
     check_waiting(spec, args.tp, args.batch)
     torch.cuda.empty_cache()
     check_model(args, spec.truncated(args.layers))

@@ -112,9 +112,12 @@ def write_streams(x, streams, post, comb, out, token, hidden, cols, mask):
     r3 = tl.load(base + 3 * hidden, mask=mask, other=0.0).to(tl.float32)
     mix = comb + token * 16
     for j in tl.static_range(4):
+        # Spelled as fused multiply-adds: the compiler would choose its own in each kernel, and bits would differ.
         y = tl.load(post + token * 4 + j) * x
-        y += tl.load(mix + j) * r0 + tl.load(mix + 4 + j) * r1
-        y += tl.load(mix + 8 + j) * r2 + tl.load(mix + 12 + j) * r3
+        y = tl.fma(tl.load(mix + j), r0, y)
+        y = tl.fma(tl.load(mix + 4 + j), r1, y)
+        y = tl.fma(tl.load(mix + 8 + j), r2, y)
+        y = tl.fma(tl.load(mix + 12 + j), r3, y)
         tl.store(out + (token * 4 + j) * hidden + cols, y, mask=mask)
 
 
