@@ -152,7 +152,7 @@ def estimate(
     share = min(time / span, 1.0)
     verdict = judge(
         saving, interval, step, untraced.mde_ns if untraced else None,
-        kind="predicted", margin=margin, missing=_missing(fused, untraced), caution=_caution(fused),
+        kind="predicted", margin=margin, missing=_missing(fused, untraced), caution=_caution(fused, forward),
     )  # fmt: skip
     return Estimate(
         boundary=boundary,
@@ -238,18 +238,24 @@ def _missing(fused: Fused, untraced: noise.Baseline | None) -> str:
     return f"What would settle it: {'; '.join(needs)}." if needs else ""
 
 
-def _caution(fused: Fused) -> str:
+def _caution(fused: Fused, forward: Forward) -> str:
+    said = []
+    if forward.graph_launches == 0:
+        said.append(
+            "No graph was replayed: the gaps between launches are the host's time to issue them, and the saving counts "
+            "those that go."
+        )
     if fused.source == "isolated":
-        return (
+        said.append(
             "The interval is wide because the kernel was timed alone in a loop, where its data is in cache: in place a "
             "kernel took 1.43 times as long as alone (measured), so up to 1.6 times is allowed for."
         )
     if fused.source == "guess":
-        return (
+        said.append(
             "The interval is wide because the fused time is a guess; its time in a traced graph (--fused-us T "
             "--fused-from candidate) would narrow it most."
         )
-    return ""
+    return " ".join(said)
 
 
 def headline(found: Estimate) -> str:

@@ -71,5 +71,10 @@ def render(run: Run) -> RenderableType:
     from rich.text import Text
 
     labels = ", ".join(run.info.labels) or "none"
-    ref = run.info.name or run.info.id
-    return Text(f"Run {run.info.id} in {run.path}\nLabels: {labels}\nNext: fusionscope attribute {ref}")
+    following = f"fusionscope attribute {run.info.name or run.info.id}"
+    if run.trace.graph_mode:
+        following = (
+            "these are replay times without kernels; import a trace recorded with --cuda-graph-trace=node, and this "
+            "file beside it with --timings"
+        )
+    return Text(f"Run {run.info.id} in {run.path}\nLabels: {labels}\nNext: {following}")

@@ -204,6 +204,14 @@ def test_without_untraced_times_an_estimate_is_inconclusive(run: Any) -> None:
     assert "--timings" in document["verdict"]["sentence"] and "--fused-us" in document["verdict"]["sentence"]
 
 
+def test_without_a_graph_the_gaps_are_said_to_be_the_hosts(run: Any) -> None:
+    sentences = [
+        run("estimate", name, "--boundary", "ar_norm", "--speedup", 2, "--json").json["verdict"]["sentence"]
+        for name in ("eager", "traced")
+    ]
+    assert ["No graph was replayed" in sentence for sentence in sentences] == [True, False]
+
+
 def test_a_candidate_with_more_launches_saves_less(run: Any) -> None:
     command = ("estimate", "split", "--boundary", "ar_norm", "--fused-us", 4, "--json")
     one, two = (run(*command, "--fused-launches", n).json["schedule"]["saving_ns"] for n in (1, 2))
@@ -261,7 +269,7 @@ def test_amdahl(run: Any) -> None:
 def test_runs_and_show_as_json(run: Any) -> None:
     rows = [row for row in run("runs", "--json").json["runs"] if row["run"] != "example"]
     typed(rows, [{"run": str, "name": str, "path": str, "labels": [str], "model": str, "tp": int, "batch": int}])
-    assert sorted(row["name"] for row in rows) == ["fused", "graph", "once", "split", "traced"]
+    assert sorted(row["name"] for row in rows) == ["eager", "fused", "graph", "once", "split", "traced"]
     document = run("show", "split", "--json").json
     whole = {"launches": int, "kernel_time_ns": int, "busy_time_ns": int, "graph_launches": int, "ranks": int}
     typed(document, {**whole, "devices": int, "labels": [str], "run": str})
@@ -296,7 +304,7 @@ SPEEDUP = ("--boundary", "ar_norm", "--speedup", "2")
         (("attribute", "traced", "--sites", "layer>=1"), "--provenance"),
         (("attribute", "split", "--rules", "/no/such.toml"), "/no/such.toml cannot be read (No such file"),
         (("attribute", "absent"), "fusionscope runs"),
-        (("attribute", "20"), "names 5 runs"),
+        (("attribute", "20"), "names 6 runs"),
         (("estimate", "split", *SPEEDUP, "--fused-us", "4"), "either --speedup S or --fused-us T"),
         (("estimate", "split", "--boundary", "ar_norm"), "either --speedup S or --fused-us T"),
         (("estimate", "split", *SPEEDUP, "--fused-from", "wish"), "choose candidate, in-context, isolated, guess"),

@@ -56,6 +56,8 @@ def test_a_graph_mode_trace_is_labelled(fusionscope: Any, samples: Path) -> None
     answer = fusionscope("import", samples / "synthetic_nsys_2gpu_graph_mode.sqlite", "--json")
     assert "graph mode" in answer.json["labels"]
     assert "eager" not in answer.json["labels"]
+    text = fusionscope("import", samples / "synthetic_nsys_2gpu_graph_mode.sqlite").out
+    assert "--cuda-graph-trace=node" in text and "--timings" in text and "fusionscope attribute" not in text
     refused = fusionscope("attribute", answer.json["run"], "--json")
     assert (refused.code, refused.out) == (2, "")
     assert "--cuda-graph-trace=node" in refused.err

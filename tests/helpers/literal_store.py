@@ -17,7 +17,7 @@ TIMES = [[29_500, 29_504, 29_500, 29_496], [29_502, 29_500, 29_498, 29_500], [29
 
 
 def fill(folder: Path) -> None:
-    """Saves split, fused, traced (split without untraced times and provenance), once (one replay) and graph."""
+    """Saves split, fused, traced (split without untraced times and provenance), eager, once (one replay), graph."""
     known: dict[str, Any] = {"model": "m", "tp": 4, "batch": 4, "context": 1024, "machine": {"gpu": "GPU"}}
     marked = table(
         "sites",
@@ -38,6 +38,7 @@ def fill(folder: Path) -> None:
         "split": Trace(kernels=split, sites=marked, timings=timings(TIMES)),
         "fused": Trace(kernels=fused, timings=timings(faster)),
         "traced": Trace(kernels=split),
+        "eager": Trace(kernels=kernels([SPLIT], nodes=False).assign(replay=-1)),
         "once": Trace(kernels=kernels([SPLIT])),
         "graph": Trace(graph_mode=True, timings=timings(TIMES, "graph-level trace")),
     }
