@@ -229,6 +229,9 @@ def check_model(args, spec):
     for name, limit in (("post", 1e-3), ("triton", 0.1)):
         check(f"split against {name}: logits of one step", error(outcomes[name][0], outcomes["split"][0]), limit)
         check(f"split against {name}: states after 5 replays", error(outcomes[name][2], outcomes["split"][2]), limit)
+        sizes = [s.numel() for s in saved]
+        parts = zip(outcomes[name][2].split(sizes), outcomes["split"][2].split(sizes), strict=True)
+        print(f"  error of each state in turn: {' '.join(f'{error(a, b):.0e}' for a, b in parts)}")
     print("tokens", {name: outcome[1].tolist() for name, outcome in outcomes.items()})
     for _ in range(2):
         for name, forward in forwards.items():
