@@ -12,7 +12,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("triton was imported before its interpreter was chosen", allow_module_level=True)
 
 from fusionscope.fusion_runtime.decode import cuda_ops as ops
+from fusionscope.fusion_runtime.decode import cuda_products
 from fusionscope.fusion_runtime.decode import reference_ops as ref
+from fusionscope.fusion_runtime.decode.cuda_grid import counters
 from fusionscope.fusion_runtime.decode.weights import quantise_blocks
 from fusionscope.fusion_runtime.kernels import gemm
 
@@ -92,7 +94,7 @@ def test_mhc_post():
 @pytest.fixture
 def quant_of_torch(monkeypatch):
     """The interpreter's own conversion to FP8 drops a carry (127.9 becomes 64): torch converts in its place."""
-    monkeypatch.setattr(ops, "per_token_group_quant_fp8", ref.per_token_group_quant_fp8)
+    monkeypatch.setattr(cuda_products, "per_token_group_quant_fp8", ref.per_token_group_quant_fp8)
 
 
 def test_group_quant_before_its_rounding():
@@ -109,8 +111,8 @@ def test_fp8_linear(rows, n, k, quant_of_torch):
     x, w = torch.randn(rows, k), quantise_blocks(torch.randn(n, k))
     close(ops.fp8_linear(x, w.weight, w.scale), ref.fp8_linear(x, w.weight, w.scale))
     plain = torch.randn(n, k)
-    close(ops.grouped_linear(x, None, plain, None, x.dtype), ref.linear(x, plain), 2e-5)
-    assert not ops._counters(x.device).any()
+    close(cuda_products.grouped_linear(x, None, plain, None, x.dtype), ref.linear(x, plain), 2e-5)
+    assert not counters(x.device).any()
 
 
 def test_router_gemm_and_router():
