@@ -11,6 +11,7 @@ from fusionscope.analysis.compare import Cell, Change, Comparison, Row, claimed
 from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.analysis.names import short
 from fusionscope.analysis.verdict import MARGIN, us
+from fusionscope.profiler.runinfo import RunInfo
 
 #: GitHub refuses a comment that is longer.
 LONGEST = 65_536
@@ -79,16 +80,20 @@ def _title(found: Comparison, claim: Change | None, predicted: Estimate | None) 
 def _what_ran(found: Comparison) -> str:
     info = found.candidate.info
     machine = info.machine or found.candidate.run.trace.machine
-    parts = [info.model or "unknown model (imported)", machine.get("gpu") or "unknown GPU"]
+    parts = [info.model or "unknown model (imported)", machine.get("gpu") or _unnamed(info)]
     parts += [f"TP{info.tp}"] if info.tp > 0 else []
     parts += [f"batch {info.batch}"] if info.batch > 0 else []
     parts += [f"context {info.context}"] if info.context > 0 else []
     ranks = found.candidate.run.trace.kernels["rank"].nunique()
     parts += [f"rank {found.candidate.forward.rank} of {ranks} traced"]
     parts += [f"profiler {info.profiler}"] if info.profiler else []
-    labels = sorted({*found.base.info.labels, *info.labels})
+    labels = dict.fromkeys([*found.base.info.labels, *info.labels])
     built_in = f" ({BUILT_IN})" if "built-in model" in labels else ""
     return f"{', '.join(parts)}{built_in}. Labels: {', '.join(labels) or 'none'}."
+
+
+def _unnamed(info: RunInfo) -> str:
+    return info.machine.get("cpu") or "CPU" if info.device == "cpu" else "unknown GPU"
 
 
 def _measurement(found: Comparison, predicted: Estimate | None) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, timings
@@ -102,3 +103,20 @@ def test_a_side_without_subtypes_is_compared_as_a_whole(made: Callable[..., Anal
     assert [s.subtype for s in base.attribution.sites["ar_norm"]] == ["residual", ""]
     found = compare(base, made([FUSED_RUN] * 2))
     assert found.fired is not None and (found.fired.sites, found.fired.of_sites) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"device": "cpu", "machine": {"cpu": "AMD EPYC"}}, "AMD EPYC"),
+        ({"device": "cpu"}, "CPU"),
+        ({"device": "cuda"}, "unknown GPU"),
+    ],
+)
+def test_the_summary_names_the_machine_and_every_label(
+    made: Callable[..., Analysed], info: dict[str, Any], said: str
+) -> None:
+    sides = made([SPLIT] * 2, labels=["cpu"], **info), made([FUSED_RUN] * 2, labels=["cpu", "incomplete"], **info)
+    line = markdown(compare(*sides)).splitlines()[1]
+    assert line.startswith(f"unknown model (imported), {said}, rank 0 of 1 traced.")
+    assert line.endswith("Labels: cpu, incomplete.")

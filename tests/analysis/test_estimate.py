@@ -57,3 +57,10 @@ def test_what_is_not_there_is_named(made: Callable[..., Analysed]) -> None:
 
 def test_a_run_that_is_already_fused_saves_nothing_at_the_same_time(made: Callable[..., Analysed]) -> None:
     assert predict(made([FUSED_RUN] * 3), Fused(time_ns=4_000, source="candidate")).saving_ns == 0
+
+
+def test_a_step_that_tracing_stretched_is_told_of(made: Callable[..., Analysed]) -> None:
+    for untraced, told in ((20_000, "1.52 times as long"), (29_000, "")):
+        run = made([SPLIT] * 4, timings([[untraced, untraced + 10, untraced - 10, untraced]] * 5))
+        sentence = predict(run, Fused(time_ns=4_000, source="candidate")).verdict.sentence
+        assert ("times as long as the untraced" in sentence) == bool(told) and told in sentence
