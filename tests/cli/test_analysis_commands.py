@@ -86,6 +86,9 @@ COMPARE = {
 }
 
 
+SPEEDUP = ("--boundary", "ar_norm", "--speedup", "2")
+
+
 def boundary(document: Documented, kind: str) -> Documented:
     """The entry of one kind."""
     return next(entry for entry in document["boundaries"] if entry["boundary"] == kind)
@@ -277,13 +280,27 @@ def test_runs_and_show_as_json(run: Any) -> None:
     assert run("show", "graph", "--json").json["labels"] == ["graph mode"]
 
 
+@pytest.mark.parametrize(
+    "command", [("attribute", "split"), ("estimate", "split", *SPEEDUP), ("compare", "split", "fused"),
+                ("summary", "split", "fused")], ids=lambda command: command[0]
+)  # fmt: skip
+def test_every_analysis_command_takes_the_same_options(
+    run: Any, literal_store: Path, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    rules = tmp_path / "mine.toml"
+    rules.write_text(RULES)
+    kind = run("attribute", "split", "--json").json["forward"]["kind"]
+    common = ("--store", literal_store, "--rank", 0, "--forward", kind, "--rules", rules, "--rules", rules, "--json")
+    answer = run(*command, *common, "--sites", "ar_norm")
+    assert (answer.code, answer.err) == (0, "")
+    for wrong in (("--rank", 7), ("--forward", "none")):
+        assert run(*command, *wrong).code == 2
+
+
 def test_one_replay_says_how_to_record_more(run: Any) -> None:
     answer = run("attribute", "once")
     assert answer.code == 0
     assert "One replay only" in answer.out and "--replays" in answer.out
-
-
-SPEEDUP = ("--boundary", "ar_norm", "--speedup", "2")
 
 
 @pytest.mark.parametrize(
