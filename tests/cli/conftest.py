@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 
 import literal_store as literal
 import pytest
+
+# Typer looks once, when it is imported, whether a hosted CI or the user asks for colours and how wide the terminal is.
+for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERMINAL_WIDTH"):
+    os.environ.pop(name, None)
+os.environ["COLUMNS"] = "120"
 
 from fusionscope.cli.main import main
 

@@ -33,8 +33,7 @@ def normal(text: str) -> str:
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_the_output_is_as_stored(run: Any, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+def test_the_output_is_as_stored(run: Any, file: str) -> None:
     answer = run(*CASES[file].split())
     assert (answer.code, answer.err) == (0, "")
     path = FOLDER / file
