@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compilers import needs_compiler
+
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
 from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
@@ -38,7 +40,7 @@ def context(group: Any, paths: str = "") -> DecodeContext:
 
 
 dtypes = pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-both_paths = pytest.mark.parametrize("path", ["split", "inductor"])
+both_paths = pytest.mark.parametrize("path", ["split", pytest.param("inductor", marks=needs_compiler)])
 
 
 def naive_post(x: Any, streams: Any, post: Any, comb: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compilers import needs_compiler
 from torch.profiler import ProfilerActivity, profile
 
 from fusionscope.fusion_runtime.comm.single import SingleGroup
@@ -81,6 +82,7 @@ def test_each_site_holds_launches_and_the_forward_holds_all() -> None:
         assert len(inside) == 1 and inside[0].time_range.elapsed_us() > 0
 
 
+@needs_compiler
 def test_inductor_makes_each_write_one_launch() -> None:
     split = Counter(e.name for e in events(build(TINY)))
     model = build(TINY, paths="mhc_post=inductor")
@@ -96,6 +98,7 @@ def test_inductor_makes_each_write_one_launch() -> None:
     assert launches == {"inductor::mhc_post": 10}
 
 
+@needs_compiler
 def test_inductor_does_not_change_the_result() -> None:
     split, fused = build(TINY), build(TINY, paths="mhc_post=inductor,moe_finalize=inductor")
     torch.testing.assert_close(fused.logits(), split.logits(), atol=1e-4, rtol=1e-4)
