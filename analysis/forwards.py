@@ -93,13 +93,18 @@ def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forwa
     kernels because whole graphs were recorded, FusionScopeError where the rank has none.
     """
     kernels = trace.kernels
-    known = sorted(int(r) for r in kernels["rank"].unique())
-    mine = kernels[(kernels["rank"] == rank) & kernels["kind"].isin(["kernel", "op"]) & ~kernels["untimed"]]
+    usable = kernels[kernels["kind"].isin(["kernel", "op"]) & ~kernels["untimed"]]
+    known = sorted(int(r) for r in usable["rank"].unique())
+    mine = usable[usable["rank"] == rank]
     if len(mine) == 0:
         if trace.graph_mode:
             raise GraphModeTrace(GRAPH_MODE_HELP)
-        there = f"it has ranks {', '.join(map(str, known))}" if known else "it has no kernels at all"
-        raise FusionScopeError(f"The run has no kernels of rank {rank} ({there}): choose one with --rank.")
+        if not known:
+            raise FusionScopeError(
+                "The run has no timed kernels at all: record it again with the profiler's GPU activity (CUDA, HIP) on."
+            )
+        there = f"{'rank' if len(known) == 1 else 'ranks'} {', '.join(map(str, known))}"
+        raise FusionScopeError(f"The run has no kernels of rank {rank}, it has {there}: choose one with --rank.")
     groups, replayed = _groups(trace, rank, mine, max(warmup_replays, 0))
     kinds: dict[str, list[pd.DataFrame]] = {}
     for group in groups:

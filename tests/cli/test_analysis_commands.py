@@ -272,7 +272,7 @@ def test_amdahl(run: Any) -> None:
 def test_runs_and_show_as_json(run: Any) -> None:
     rows = [row for row in run("runs", "--json").json["runs"] if row["run"] != "example"]
     typed(rows, [{"run": str, "name": str, "path": str, "labels": [str], "model": str, "tp": int, "batch": int}])
-    assert sorted(row["name"] for row in rows) == ["eager", "fused", "graph", "once", "split", "traced"]
+    assert sorted(row["name"] for row in rows) == ["eager", "empty", "fused", "graph", "once", "split", "traced"]
     document = run("show", "split", "--json").json
     whole = {"launches": int, "kernel_time_ns": int, "busy_time_ns": int, "graph_launches": int, "ranks": int}
     typed(document, {**whole, "devices": int, "labels": [str], "run": str})
@@ -310,7 +310,8 @@ def test_one_replay_says_how_to_record_more(run: Any) -> None:
         (("estimate", "graph", *SPEEDUP), "--cuda-graph-trace=node"),
         (("compare", "graph", "split"), "--cuda-graph-trace=node"),
         (("summary", "split", "graph"), "--cuda-graph-trace=node"),
-        (("attribute", "split", "--rank", "5"), "--rank"),
+        (("attribute", "split", "--rank", "5"), "it has rank 0: choose one with --rank"),
+        (("attribute", "empty"), "no timed kernels at all: record it again"),
         (("attribute", "split", "--rung", "3"), "--rung 3"),
         (("attribute", "traced", "--rung", "1"), "--provenance"),
         (("attribute", "split", "--forward", "nope"), "--forward nope"),
@@ -321,7 +322,7 @@ def test_one_replay_says_how_to_record_more(run: Any) -> None:
         (("attribute", "traced", "--sites", "layer>=1"), "--provenance"),
         (("attribute", "split", "--rules", "/no/such.toml"), "/no/such.toml cannot be read (No such file"),
         (("attribute", "absent"), "fusionscope runs"),
-        (("attribute", "20"), "names 6 runs"),
+        (("attribute", "20"), "names 7 runs"),
         (("estimate", "split", *SPEEDUP, "--fused-us", "4"), "either --speedup S or --fused-us T"),
         (("estimate", "split", "--boundary", "ar_norm"), "either --speedup S or --fused-us T"),
         (("estimate", "split", *SPEEDUP, "--fused-from", "wish"), "choose candidate, in-context, isolated, guess"),

@@ -17,7 +17,7 @@ TIMES = [[29_500, 29_504, 29_500, 29_496], [29_502, 29_500, 29_498, 29_500], [29
 
 
 def fill(folder: Path) -> None:
-    """Saves split, fused, traced (split without untraced times and provenance), eager, once (one replay), graph."""
+    """Saves the runs: traced is split without untraced times and provenance, once has one replay, empty nothing."""
     known: dict[str, Any] = {"model": "m", "tp": 4, "batch": 4, "context": 1024, "machine": {"gpu": "GPU"}}
     marked = table(
         "sites",
@@ -40,6 +40,7 @@ def fill(folder: Path) -> None:
         "traced": Trace(kernels=split),
         "eager": Trace(kernels=kernels([SPLIT], nodes=False).assign(replay=-1)),
         "once": Trace(kernels=kernels([SPLIT])),
+        "empty": Trace(),
         "graph": Trace(graph_mode=True, timings=timings(TIMES, "graph-level trace")),
     }
     for name, trace in runs.items():
