@@ -90,6 +90,8 @@ class Comparison:
     candidate: Analysed
     changes: list[Change]
     fired: Fired | None
+    #: What the candidate fused: the widest change first, then those with sites outside it, and how many those are.
+    claims: list[tuple[Change, int]]
     rows: list[Row]
     same_sequence: bool
     #: Unknown kernels that appear as often as sites vanished.
@@ -106,15 +108,16 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
     candidate = _paired(base, candidate)
     changes = [change for kind in base.attribution.sites for change in _changes(base, candidate, kind)]
     same = list(base.forward.nodes["name"].astype(str)) == list(candidate.forward.nodes["name"].astype(str))
-    claim = claimed(changes)
-    fired = None if same or claim is None else _fired(base, candidate, claim)
+    claims = [] if same else _claims(base, changes)
+    fired = _fired(base, candidate, claims[0][0]) if claims else None
     verdict, saving, interval, mde = _measured(base, candidate, margin)
     return Comparison(
         base=base,
         candidate=candidate,
         changes=changes,
         fired=fired,
-        rows=_rows(base, candidate, claim if fired else None),
+        claims=claims,
+        rows=_rows(base, candidate, [change for change, _ in claims]),
         same_sequence=same,
         suspects=_suspects(base, candidate, changes),
         differs=_differs(base, candidate),
@@ -126,9 +129,42 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
 
 
 def claimed(changes: list[Change]) -> Change | None:
-    """The change that the candidate is about: the widest boundary whose sites now take fewer launches."""
+    """The change that the candidate is about: that which takes most launches away.
+
+    Of two that take the same launches away, the wider kind where it has become one launch itself, else the narrower.
+    """
     fewer = [c for c in changes if c.fired_sites]
-    return max(fewer, key=lambda c: (c.base_launches - c.candidate_launches, c.fired_sites), default=None)
+
+    def weight(change: Change) -> tuple[int, int, int]:
+        lost = change.base_launches - change.candidate_launches
+        whole = change.candidate_launches == change.candidate_sites
+        return lost, len(_inside(changes, change)) if whole else 0, change.fired_sites
+
+    return max(fewer, key=weight, default=None)
+
+
+def _inside(changes: list[Change], outer: Change) -> list[Change]:
+    return [c for c in changes if outer.boundary in c.nested]
+
+
+def _claims(base: Analysed, changes: list[Change]) -> list[tuple[Change, int]]:
+    first = claimed(changes)
+    if first is None:
+        return []
+    found, taken = [(first, first.fired_sites)], set(base.attribution.columns(first.boundary, first.subtype).tolist())
+    for change in changes:
+        if change.fired_sites and change is not first:
+            # A site that lies in (or around) one of another claim is that claim's shadow, not a fusion of its own.
+            own = [s for s in _sites(base, change) if not taken & set(s.columns)]
+            if own:
+                found.append((change, len(own)))
+                taken |= {c for s in own for c in s.columns}
+    return found
+
+
+def _sites(run: Analysed, change: Change) -> list[Site]:
+    sites = run.attribution.sites.get(change.boundary, [])
+    return [s for s in sites if not change.subtype or s.subtype == change.subtype]
 
 
 def _paired(base: Analysed, candidate: Analysed) -> Analysed:
@@ -221,8 +257,8 @@ def _same_kind(candidate: Analysed, rank: int) -> bool:
     return any(sorted(f.nodes["name"].astype(str)) == names for f in others)
 
 
-def _rows(base: Analysed, candidate: Analysed, claim: Change | None) -> list[Row]:
-    sides = [_cells(run, claim) for run in (base, candidate)]
+def _rows(base: Analysed, candidate: Analysed, claims: list[Change]) -> list[Row]:
+    sides = [_cells(run, claims) for run in (base, candidate)]
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         name, where = key
@@ -232,11 +268,14 @@ def _rows(base: Analysed, candidate: Analysed, claim: Change | None) -> list[Row
     return sorted(rows, key=lambda r: (not r.where, -abs(r.difference_ns), r.name))
 
 
-def _cells(run: Analysed, claim: Change | None) -> dict[tuple[str, str], tuple[Cell, str]]:
-    inside = set(run.attribution.columns(claim.boundary, claim.subtype).tolist()) if claim else set()
+def _cells(run: Analysed, claims: list[Change]) -> dict[tuple[str, str], tuple[Cell, str]]:
+    inside: dict[int, str] = {}
+    for claim in claims:
+        own = [s for s in _sites(run, claim) if not any(c in inside for c in s.columns)]
+        inside |= {c: claim.name for s in own for c in s.columns}
     places: dict[tuple[str, str], list[int]] = {}
     for column, name in enumerate(run.forward.nodes["name"].astype(str)):
-        where = claim.name if claim and column in inside else ""
+        where = inside.get(column, "")
         places.setdefault((name, where), []).append(column)
     cells = {}
     for key, columns in places.items():
@@ -278,6 +317,8 @@ def _suspects(base: Analysed, candidate: Analysed, changes: list[Change]) -> lis
     ]
 
 
+#: State of the machine at the moment, which always differs a little and is no choice of the runs.
+_MOMENTARY = ("temperature", "clock_mhz", "throttle", "power")
 _COMPARED = ("model", "tp", "batch", "context", "layers", "device", "profiler", "tool_version")
 
 
@@ -287,9 +328,15 @@ def _differs(base: Analysed, candidate: Analysed) -> dict[str, tuple[str, str]]:
     def facts(run: Analysed) -> dict[str, str]:
         info = run.info
         known = {name: str(getattr(info, name)) for name in _COMPARED}
+        if not info.imported:
+            known |= {f"path {k}": "split" for k in ("ar_norm", "moe_finalize", "mhc_post")}
         known |= {f"path {k}": v for k, v in info.paths.items()}
         known |= info.environment | {f"set {k}": v for k, v in info.settings.items()}
-        known |= {k: v for k, v in (info.machine or run.run.trace.machine).items() if "clock" not in k.lower()}
+        known |= {
+            k: v
+            for k, v in (info.machine or run.run.trace.machine).items()
+            if not any(m in k.lower() for m in _MOMENTARY)
+        }
         known["labels"] = ", ".join(info.labels)
         return known
 

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.compare import Cell, Change, Comparison, Row, claimed
+from fusionscope.analysis.compare import Cell, Change, Comparison, Row
 from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.analysis.names import short
 from fusionscope.analysis.verdict import MARGIN, us
@@ -24,8 +24,9 @@ BUILT_IN = (
 
 def markdown(found: Comparison, margin: float = MARGIN) -> str:
     """The summary of a comparison, under 65,536 characters."""
-    claim = claimed(found.changes) if found.fired else None
-    predicted = _predicted(found, claim, margin)
+    claim = found.claims[0][0] if found.claims else None
+    # Two fusions at once have one measured saving and no prediction to hold against it.
+    predicted = _predicted(found, claim, margin) if len(found.claims) == 1 else None
     lines = [
         _title(found, claim, predicted),
         _what_ran(found),
@@ -33,7 +34,7 @@ def markdown(found: Comparison, margin: float = MARGIN) -> str:
         _verdict(found, predicted),
         _fired(found),
         "",
-        *_table(found, claim),
+        *_table(found),
         "",
         _not_measured(found),
         *_details(found),
@@ -71,8 +72,9 @@ def _title(found: Comparison, claim: Change | None, predicted: Estimate | None) 
     word = "less" if saving >= 0 else "more"
     verdict = found.measured or (predicted.verdict if predicted else None)
     label = f", {verdict.class_.replace('_', ' ')}" if verdict else ""
+    more = "".join(f" and `{change.name}` at {sites} more" for change, sites in found.claims[1:])
     return (
-        f"### `{claim.name}` fused at {claim.fired_sites} sites: {us(abs(saving))} {word} per decode forward "
+        f"### `{claim.name}` fused at {claim.fired_sites} sites{more}: {us(abs(saving))} {word} per decode forward "
         f"({-saving / step:+.2%} of the {how} step){label}"
     )
 
@@ -109,6 +111,8 @@ def _measurement(found: Comparison, predicted: Estimate | None) -> str:
         text += f"; noise floor (A/A) {us(found.mde_ns)}." if found.mde_ns is not None else "; noise floor unknown."
     else:
         text = "**Measured, untraced:** nothing; no replay times without a profiler."
+    if len(found.claims) > 1:
+        text += " Predicted: nothing, since several boundaries changed at once; compare them one at a time."
     if predicted is not None:
         low, high = predicted.interval_ns
         text += (
@@ -158,7 +162,7 @@ def _cell(cell: Cell) -> str:
     return f"{cell.launches} x {us(cell.median_ns)}, sum {us(cell.sum_ns)}"
 
 
-def _table(found: Comparison, claim: Change | None) -> list[str]:
+def _table(found: Comparison) -> list[str]:
     totals = [float(np.median(run.forward.kernel_time)) for run in (found.base, found.candidate)]
     inside = [r for r in found.rows if r.where]
     named = _named_elsewhere(found.rows, inside)
@@ -168,15 +172,11 @@ def _table(found: Comparison, claim: Change | None) -> list[str]:
         "| after: launches x median, sum | difference |",
         "|---|---:|---:|---:|",
     ]
-    lines += [_row(r, f"`{short(r.name)}`, in this boundary") for r in inside]
-    if claim is not None:
-        sums = [sum(getattr(r, side).sum_ns for r in inside) for side in ("base", "candidate")]
-        per_site = (sums[1] - sums[0]) / max(claim.base_sites, 1)
-        lines.append(
-            f"| **boundary, {claim.base_sites} sites** | **{claim.base_launches} launches, {us(sums[0])}** "
-            f"| **{claim.candidate_launches} launches, {us(sums[1])}** "
-            f"| **{_signed(sums[1] - sums[0])} ({_signed(per_site)} a site)** |"
-        )
+    for change, sites in found.claims:
+        mine = [r for r in inside if r.where == change.name]
+        name = "this boundary" if len(found.claims) == 1 else f"`{change.name}`"
+        lines += [_row(r, f"`{short(r.name)}`, in {name}") for r in mine]
+        lines.append(_boundary_row(mine, sites if change is not found.claims[0][0] else change.base_sites))
     lines += [_row(r, f"`{short(r.name)}`, elsewhere ({_control(r)})") for r in named]
     # The last row is what is left of the totals, so that the columns add up to them exactly.
     left = [
@@ -200,6 +200,14 @@ def _table(found: Comparison, claim: Change | None) -> list[str]:
     ):
         lines.append(f"| {name} | {us(a)} | {us(b)} | {_signed(b - a)} ({b / a - 1:+.2%} of {of}) |")
     return lines
+
+
+def _boundary_row(rows: list[Row], sites: int) -> str:
+    sums = [sum(getattr(r, side).sum_ns for r in rows) for side in ("base", "candidate")]
+    count = [sum(getattr(r, side).launches for r in rows) for side in ("base", "candidate")]
+    per_site = (sums[1] - sums[0]) / max(sites, 1)
+    cells = " | ".join(f"**{n} launches, {us(ns)}**" for n, ns in zip(count, sums, strict=True))
+    return f"| **boundary, {sites} sites** | {cells} | **{_signed(sums[1] - sums[0])} ({_signed(per_site)} a site)** |"
 
 
 def _named_elsewhere(rows: list[Row], inside: list[Row]) -> list[Row]:

@@ -120,3 +120,23 @@ def test_the_summary_names_the_machine_and_every_label(
     line = markdown(compare(*sides)).splitlines()[1]
     assert line.startswith(f"unknown model (imported), {said}, rank 0 of 1 traced.")
     assert line.endswith("Labels: cpu, incomplete.")
+
+
+def test_two_fusions_at_once_are_two_claims_and_have_no_prediction(made: Callable[..., Analysed]) -> None:
+    def at(launches: list[tuple[str, int, int]], start: int) -> list[tuple[str, int, int]]:
+        return [(name, start + begin, length) for name, begin, length in launches]
+
+    write = "mhc_post_kernel"
+    attention = [("mla_decode_kernel", 0, 50), (AR, 60, 20), (write, 90, 20)]
+    moe = [("fused_moe_kernel", 0, 50), ("_moe_sum_reduce_kernel", 60, 9), (AR, 70, 20), (write, 95, 20)]
+    fused_attention = [("mla_decode_kernel", 0, 50), ("ar_hc_post_oneshot_kernel", 60, 25)]
+    fused_moe = [("fused_moe_kernel", 0, 50), ("moe_finalize_ar_hc_post_oneshot_kernel", 60, 28)]
+    base = made([[*attention, *at(moe, 200)]] * 2)
+    found = compare(base, made([[*fused_attention, *at(fused_moe, 200)]] * 2))
+    assert [(change.name, sites) for change, sites in found.claims] == [("moe_finalize", 1), ("mhc_post", 1)]
+    assert {r.where for r in found.rows} == {"", "moe_finalize", "mhc_post"}
+    text = markdown(found)
+    assert text.startswith("### `moe_finalize` fused at 1 sites and `mhc_post` at 1 more:")
+    assert "Predicted: nothing, since several boundaries changed at once" in text
+    only = compare(base, made([[*fused_attention, *at(moe, 200)]] * 2))
+    assert [(change.name, sites) for change, sites in only.claims] == [("mhc_post:attn_exit", 1)]
