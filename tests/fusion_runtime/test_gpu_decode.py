@@ -7,6 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+from gpus import needs_gpu
+
 from fusionscope.fusion_runtime.boundaries import mhc_post
 from fusionscope.fusion_runtime.comm.loopback import Loopback, make_channel
 from fusionscope.fusion_runtime.context import PathChoice
@@ -16,7 +18,7 @@ from fusionscope.fusion_runtime.decode.spec import MODELS
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import launch
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
+pytestmark = needs_gpu
 
 TP, BATCH, CONTEXT = 4, 2, 256
 FUSED = "mhc_post=triton,moe_finalize=triton"
