@@ -33,7 +33,9 @@ def worker_command(plan: CapturePlan, plan_file: Path, phase: str, out: Path, pr
     worker = ["-m", WORKER, "--plan", str(plan_file), "--phase", phase, "--out", str(out)]
     if plan.processes == 1:
         return [*prefix, sys.executable, *worker]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={plan.processes}"]
+    # The ranks meet on this machine, whatever its host name resolves to: a machine without DNS would wait for it.
+    meet = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={plan.processes}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *meet]
     if prefix:
         return [*launcher, "--no-python", *prefix, sys.executable, *worker]
     return [*launcher, *worker]
