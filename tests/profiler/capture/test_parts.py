@@ -37,7 +37,9 @@ def test_ranks_start_through_torch_distributed_and_one_alone_without_it(tmp_path
     alone = launch.worker_command(a_plan(emulated=True), file, "traced", out, ("nsys", "profile"))
     assert alone[:3] == ["nsys", "profile", sys.executable]
     many = launch.worker_command(a_plan(), file, "untraced", out)
-    assert many[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    assert many[1:6] == [
+        "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=4",
+    ]  # fmt: skip
     assert "--no-python" not in many
     each = launch.worker_command(a_plan(), file, "traced", out, ("nsys", "profile"))
     assert each[5:9] == ["--no-python", "nsys", "profile", sys.executable]
