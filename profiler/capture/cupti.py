@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fusionscope.profiler.capture.plan import CaptureError
+from fusionscope.profiler.readers.copies import kind_of
 from fusionscope.profiler.trace import Trace, table
 
 _BUFFER_BYTES = 8 * 1024 * 1024
@@ -90,7 +91,7 @@ def _row(activity: Any, kind: str) -> dict[str, Any]:
     else:
         name = "Memset"
     return {
-        "kind": kind,
+        "kind": kind_of(name, kind),
         "raw_name": name,
         "device": int(activity.device_id),
         "stream": int(activity.stream_id),

@@ -44,6 +44,10 @@ class Replayed(ABC):
         """Nodes of the captured graph."""
         return 0
 
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what must end before the group does; nothing can be replayed afterwards."""
+
 
 class CpuForward(Replayed):
     """Each replay is one step; its time is wall-clock time of this process."""
@@ -65,6 +69,9 @@ class CpuForward(Replayed):
 
     def sites(self) -> list[SiteNote]:
         return notes(self.model.ctx.recorder.rows)
+
+    def close(self) -> None:
+        """A CPU forward holds nothing of the group."""
 
 
 class CudaForward(Replayed):
@@ -103,6 +110,13 @@ class CudaForward(Replayed):
 
     def nodes(self) -> int:
         return int(self.captured.node_count)
+
+    def close(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()
+        # NCCL does not end a communicator while a graph still holds its kernels: destroying the group would hang.
+        self.captured.graph.reset()
 
 
 def notes(rows: Any) -> list[SiteNote]:

@@ -67,7 +67,7 @@ def _run(plan: CapturePlan, phase: str, out: Path, rank: int) -> Report:
     with forward.group_of(plan) as group:
         made = forward.build(plan, group)
         timings = _untraced(plan, made, told) if phase == "untraced" else _traced(plan, made, out, rank, told)
-        return Report(
+        report = Report(
             rank=rank,
             process=os.getpid(),
             timings=timings,
@@ -79,6 +79,8 @@ def _run(plan: CapturePlan, phase: str, out: Path, rank: int) -> Report:
             truncated=made.spec.is_truncated,
             layers=made.spec.layers,
         )
+        made.close()
+        return report
 
 
 def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers.copies import kind_of
 from fusionscope.profiler.readers.cpu_ops import leaf_operators
 from fusionscope.profiler.readers.json_stream import JsonStream, lenient
 from fusionscope.profiler.readers.kineto_events import NO_ARGS, Columns, Event, decode, microseconds, whole_number
@@ -137,7 +138,7 @@ class _Reading:
         self.gpu.add(
             event.name,
             self._rank(event),
-            _KINDS.index(kind),
+            _KINDS.index(kind_of(event.name, kind)),
             device,
             queue,
             start,

@@ -42,7 +42,7 @@ def test_ranks_start_through_torch_distributed_and_one_alone_without_it(tmp_path
     ]  # fmt: skip
     assert "--no-python" not in many
     each = launch.worker_command(a_plan(), file, "traced", out, ("nsys", "profile"))
-    assert each[5:9] == ["--no-python", "nsys", "profile", sys.executable]
+    assert each[6:10] == ["--no-python", "nsys", "profile", sys.executable]
 
 
 def test_progress_lines_are_told_from_other_output(capsys: pytest.CaptureFixture[str]) -> None:
