@@ -169,9 +169,10 @@ def _steps(
     names = ranges["name"].astype(str)
     chosen = ranges[names.str.match(pattern)].sort_values("start_ns")
     # Several kinds of marker nest (an engine's step inside a profiler's): the outermost of each moment counts.
-    outer, reach = [], -1
+    outer: list[int] = []
+    reach: int | None = None
     for place, (start, end) in enumerate(zip(chosen["start_ns"].tolist(), chosen["end_ns"].tolist(), strict=True)):
-        if start >= reach:
+        if reach is None or start >= reach:
             outer.append(place)
             reach = end
     return _rows_in(mine, chosen.iloc[outer], _host_time(trace, rank, mine)) if outer else []
