@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusionscope.analysis.compare import Cell, Comparison
+from fusionscope.analysis.compare import Comparison
+from fusionscope.analysis.paired_rows import Cell
 from fusionscope.analysis.tables import number
 
 
@@ -69,6 +70,12 @@ def document(found: Comparison) -> dict[str, object]:
             "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
             "verdict": found.measured.document(),
         },
-        "differs": {k: {"base": a, "candidate": b} for k, (a, b) in found.differs.items()},
+        "differs": _both(found.differs),
+        "incomparable": _both(found.incomparable),
+        "doubts": _both(found.doubts),
         "labels": {"base": found.base.info.labels, "candidate": found.candidate.info.labels},
     }
+
+
+def _both(fields: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
+    return {name: {"base": before, "candidate": after} for name, (before, after) in fields.items()}

@@ -7,9 +7,11 @@ import re
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.compare import Cell, Change, Comparison, Row
+from fusionscope.analysis.changes import Change
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.analysis.names import short
+from fusionscope.analysis.paired_rows import Cell, Row
 from fusionscope.analysis.verdict import MARGIN, us
 from fusionscope.profiler.runinfo import RunInfo
 
