@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from urllib.parse import quote
 
 import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.names import rank_in_name
+from fusionscope.profiler.readers.ranks import FileRanks
 from fusionscope.profiler.readers.replays import number_replays
+from fusionscope.profiler.readers.sqlite_file import Database, opened
 from fusionscope.profiler.trace import Trace, table
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -34,15 +35,9 @@ def read(path: str | Path) -> Trace:
     Raises UnreadableTrace where the file is no Nsight export, is damaged, or holds no GPU work.
     """
     path = Path(path)
-    # immutable: a trace on a read-only or shared disk must open without a lock file beside it.
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     try:
-        connection = sqlite3.connect(uri, uri=True)
-        try:
-            connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-            return _read(_Export(connection, path))
-        finally:
-            connection.close()
+        with opened(path) as export:
+            return _read(export)
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise UnreadableTrace(
             f"{path} is a damaged SQLite file ({error}): export it again with `nsys export --type sqlite`."
@@ -54,39 +49,7 @@ def read(path: str | Path) -> Trace:
         ) from error
 
 
-class _Export:
-    """One open file: which tables and columns it has."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.connection = connection
-        self.path = path
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = {str(name) for (name,) in names}
-
-    def columns(self, name: str) -> set[str]:
-        return {str(row[1]) for row in self.connection.execute(f'PRAGMA table_info("{name}")')}
-
-    def select(self, name: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame:
-        """The columns of a table; an absent optional one is all missing, a needed one raises UnreadableTrace."""
-        if name not in self.tables:
-            return pd.DataFrame(columns=[*needed, *optional], dtype="object")
-        present = self.columns(name)
-        if lacking := [column for column in needed if column not in present]:
-            raise UnreadableTrace(
-                f"{self.path}: table {name} has no column {', '.join(lacking)}; "
-                "export the report again with `nsys export --type sqlite`."
-            )
-        # `end` is a word of SQL, so every name is quoted; a quoted name that is absent would read as a text.
-        picked = [f'"{column}"' if column in present else f'NULL AS "{column}"' for column in (*needed, *optional)]
-        # Python integers, not pandas' guess: an id beside a NULL would turn to float and lose its low bits.
-        rows = self.connection.execute(f'SELECT {", ".join(picked)} FROM "{name}"').fetchall()
-        return pd.DataFrame(rows, columns=[*needed, *optional], dtype="object")
-
-    def metadata(self, name: str) -> dict[str, str]:
-        return {str(k): str(v) for k, v in self.select(name, ("name", "value")).itertuples(index=False)}
-
-
-def _read(export: _Export) -> Trace:
+def _read(export: Database) -> Trace:
     if "StringIds" not in export.tables or not {KERNEL, GRAPH_TRACE, RUNTIME, "META_DATA_EXPORT"} & export.tables:
         found = ", ".join(sorted(export.tables)[:5]) or "none"
         raise UnreadableTrace(
@@ -100,7 +63,9 @@ def _read(export: _Export) -> Trace:
     graphs = export.select(GRAPH_TRACE, (*_ROW, "graphId"))
     graphs = _device_columns(graphs)
     calls = _runtime(export, names)
-    ranks = _Ranks(pd.concat([device, graphs], ignore_index=True) if len(graphs) else device, rank_in_name(export.path))
+    ranks = FileRanks(
+        pd.concat([device, graphs], ignore_index=True) if len(graphs) else device, rank_in_name(export.path)
+    )
     if not ranks.units:
         processes = int(calls["process"].nunique()) if len(calls) else 0
         raise UnreadableTrace(
@@ -151,7 +116,7 @@ def _pid(global_id: pd.Series[int]) -> pd.Series[int]:
     return global_id // 2**24 % 2**24
 
 
-def _device_rows(export: _Export, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Series[str]]:
+def _device_rows(export: Database, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Series[str]]:
     parts, texts = [], []
     for name, kind in _DEVICE_TABLES.items():
         if name not in export.tables:
@@ -191,7 +156,7 @@ def _copy_names(rows: pd.DataFrame, kind: str) -> pd.Series[str]:
     return rows["copyKind"].map(lambda code: f"Memcpy {_COPY[code]}" if code in _COPY else "Memcpy").astype("object")
 
 
-def _runtime(export: _Export, names: dict[int, str]) -> pd.DataFrame:
+def _runtime(export: Database, names: dict[int, str]) -> pd.DataFrame:
     rows = export.select(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
     rows = rows.dropna(subset=["start", "end", "globalTid"])
     rows = rows.assign(text=rows["nameId"].map(names).fillna("").astype(str))
@@ -210,41 +175,7 @@ def _runtime(export: _Export, names: dict[int, str]) -> pd.DataFrame:
     )
 
 
-class _Ranks:
-    """Ranks of one file: one per (process, device) with GPU work, by device, then process; a lone one is `alone`."""
-
-    def __init__(self, rows: pd.DataFrame, alone: int) -> None:
-        pairs = rows[["device", "process"]].drop_duplicates()
-        self.units = sorted((int(d), int(p)) for d, p in pairs.itertuples(index=False))
-        first = alone if len(self.units) == 1 else 0
-        self._rank = {unit: rank for rank, unit in enumerate(self.units, first)}
-        self._first: dict[int, int] = {}
-        for (_, process), rank in self._rank.items():
-            self._first.setdefault(process, rank)
-
-    def of(self, rows: pd.DataFrame) -> list[int]:
-        return [self._rank[d, p] for d, p in zip(rows["device"], rows["process"], strict=True)]
-
-    def of_processes(self, processes: pd.Series[int]) -> pd.Series[int]:
-        """The first rank of each process, -1 where it has no GPU work."""
-        return processes.map(self._first).fillna(-1).astype("int64")
-
-    def of_calls(self, calls: pd.DataFrame, device: pd.DataFrame) -> pd.Series[int]:
-        """A host call goes to the rank of the device that it launched on; without one, to its process's first rank."""
-        first = self.of_processes(calls["process"])
-        if len(self._first) == len(self.units):
-            return first
-        on = device.drop_duplicates(["process", "correlation"])[["process", "correlation", "device"]]
-        where = calls[["process", "correlation"]].merge(on, on=["process", "correlation"], how="left")["device"]
-        pairs = zip(where, calls["process"], first, strict=True)
-        return pd.Series([self._rank.get((d, p), f) for d, p, f in pairs], dtype="int64")
-
-    def sentence(self) -> str:
-        said = ", ".join(f"rank {rank} is process {p} on device {d}" for rank, (d, p) in enumerate(self.units))
-        return f"The file holds {len(self.units)} ranks, numbered by device, then process: {said}."
-
-
-def _ranges(export: _Export, names: dict[int, str], ranks: _Ranks) -> pd.DataFrame:
+def _ranges(export: Database, names: dict[int, str], ranks: FileRanks) -> pd.DataFrame:
     rows = export.select("NVTX_EVENTS", ("start", "end", "globalTid"), ("eventType", "text", "textId"))
     kind = rows["eventType"]
     rows = rows[rows["end"].notna() & rows["start"].notna() & (kind.isin(_RANGE_EVENTS) | kind.isna())]
@@ -264,7 +195,7 @@ def _ranges(export: _Export, names: dict[int, str], ranks: _Ranks) -> pd.DataFra
     return table("ranges", found)
 
 
-def _replay_times(graphs: pd.DataFrame, ranks: _Ranks, warnings: list[str]) -> pd.DataFrame:
+def _replay_times(graphs: pd.DataFrame, ranks: FileRanks, warnings: list[str]) -> pd.DataFrame:
     """One row per graph launch of a graph-mode export, in the order of their start."""
     if graphs.empty:
         return table("timings")
@@ -275,12 +206,12 @@ def _replay_times(graphs: pd.DataFrame, ranks: _Ranks, warnings: list[str]) -> p
     return table("timings", columns.assign(source="graph-level trace"))
 
 
-def _mode(export: _Export) -> str:
+def _mode(export: Database) -> str:
     found = export.metadata("META_DATA_CAPTURE") if "META_DATA_CAPTURE" in export.tables else {}
     return next((value for name, value in found.items() if name.endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE")), "")
 
 
-def _machine(export: _Export) -> dict[str, str]:
+def _machine(export: Database) -> dict[str, str]:
     machine = {}
     gpus = export.select("TARGET_INFO_GPU", (), ("name",))["name"].dropna()
     if names := ", ".join(dict.fromkeys(str(name) for name in gpus if name)):
