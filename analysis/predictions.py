@@ -1,0 +1,127 @@
+"""Predicted against measured: what a split run alone would have foretold of a fused run that was measured too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.compare import Change, Comparison
+from fusionscope.analysis.estimate import Estimate, Fused, estimate
+from fusionscope.analysis.verdict import MARGIN
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.runinfo import RunInfo
+
+#: Fields of run.json in which two runs of one experiment agree.
+_SAME = ("model", "tp", "batch", "context", "layers", "device", "emulated_ranks", "labels")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A fusion that was predicted from the base run and measured untraced; savings in ns of one step."""
+
+    base: RunInfo
+    candidate: RunInfo
+    boundary: str
+    sites: int
+    predicted: Estimate
+    measured_ns: float
+    measured_interval_ns: tuple[float, float]
+
+    @property
+    def error_part(self) -> float:
+        """Predicted minus measured, as a part of the base's step."""
+        return (self.predicted.saving_ns - self.measured_ns) / self.predicted.span_ns
+
+    @property
+    def held(self) -> bool:
+        """Whether the measured saving lies in the predicted interval."""
+        low, high = self.predicted.interval_ns
+        return low <= self.measured_ns <= high
+
+
+def fused_in(candidate: Analysed, boundary: str, subtype: str = "") -> Fused:
+    """The fused kernel as a traced run shows it: median time and launches of a site.
+
+    Raises FusionScopeError where the run has no such site.
+    """
+    sites = [s for s in candidate.attribution.sites.get(boundary, []) if not subtype or s.subtype == subtype]
+    if not sites:
+        what = f"{boundary}:{subtype}" if subtype else boundary
+        raise FusionScopeError(f"Run {candidate.title} has no site of {what}: choose a run in which it is fused.")
+    each = np.stack([candidate.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites])
+    launches = int(np.median([len(s.columns) for s in sites]))
+    return Fused(time_ns=float(np.median(each)), launches=launches, source="candidate")
+
+
+def foretold(found: Comparison, claim: Change, margin: float = MARGIN) -> Estimate:
+    """What the base run, with the fused time of the candidate's trace, predicts of one claim of a comparison."""
+    fused = fused_in(found.candidate, claim.boundary, claim.subtype)
+    base = found.base
+    return estimate(
+        base.attribution, base.schedule(), claim.boundary, claim.subtype, fused, base.untraced, margin, base.wait()
+    )  # fmt: skip
+
+
+def prediction(found: Comparison, margin: float = MARGIN) -> Prediction | None:
+    """Predicted and measured of a comparison; None without untraced times of both sides, or with several fusions."""
+    if len(found.claims) != 1 or found.measured_saving_ns is None or found.measured_interval_ns is None:
+        return None
+    claim, sites = found.claims[0]
+    if not claim.candidate_sites:
+        return None
+    return Prediction(
+        base=found.base.info,
+        candidate=found.candidate.info,
+        boundary=claim.name,
+        sites=sites,
+        predicted=foretold(found, claim, margin),
+        measured_ns=found.measured_saving_ns,
+        measured_interval_ns=found.measured_interval_ns,
+    )
+
+
+def pairs(infos: Iterable[RunInfo]) -> list[tuple[RunInfo, RunInfo]]:
+    """(base, candidate) of the same experiment where the candidate asked for a fused path that the base did not.
+
+    Imported runs are left out: they do not say which paths they took.
+    """
+    groups: dict[tuple[object, ...], list[RunInfo]] = {}
+    for info in infos:
+        if not info.imported and info.model:
+            groups.setdefault(_experiment(info), []).append(info)
+    return [
+        (base, candidate)
+        for group in groups.values()
+        for base in group
+        for candidate in group
+        if base is not candidate and _adds_a_fusion(base, candidate)
+    ]
+
+
+def batches(infos: Iterable[RunInfo], of: RunInfo) -> list[RunInfo]:
+    """The newest run of each batch size that is the same experiment as `of` but for the batch, `of` itself included."""
+    found = {of.batch: of}
+    for info in sorted(infos, key=lambda i: i.created):
+        same = _experiment(info)[:-1] == _experiment(of)[:-1] and _fused(info) == _fused(of)
+        if same and info.model and info.batch > 0 and info.batch != of.batch:
+            found[info.batch] = info
+    return [found[batch] for batch in sorted(found)]
+
+
+def _experiment(info: RunInfo) -> tuple[object, ...]:
+    same = (tuple(value) if isinstance(value := getattr(info, name), list) else value for name in _SAME)
+    known = dict(zip(_SAME, same, strict=True))
+    batch = known.pop("batch")
+    return (*known.values(), info.machine.get("gpu", ""), info.profiler, batch)
+
+
+def _fused(info: RunInfo) -> dict[str, str]:
+    return {kind: path for kind, path in info.paths.items() if path != "split"}
+
+
+def _adds_a_fusion(base: RunInfo, candidate: RunInfo) -> bool:
+    before, after = _fused(base), _fused(candidate)
+    return before != after and before.items() <= after.items()

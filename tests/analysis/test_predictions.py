@@ -1,0 +1,70 @@
+"""Predicted against measured, and which runs belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from literal_store import TIMES
+from literal_traces import FUSED_RUN, SPLIT, timings
+
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.compare import compare
+from fusionscope.analysis.predictions import batches, fused_in, pairs, prediction
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.runinfo import RunInfo
+
+Made = Callable[..., Analysed]
+FASTER = [[time - 2_000 for time in block] for block in TIMES]
+
+
+def test_the_fused_kernel_is_timed_in_the_run_that_has_it(made: Made) -> None:
+    fused = fused_in(made([FUSED_RUN] * 2), "ar_norm")
+    assert (fused.time_ns, fused.launches, fused.source) == (4_000, 1, "candidate")
+    with pytest.raises(FusionScopeError, match="no site of mhc_post"):
+        fused_in(made([FUSED_RUN]), "mhc_post")
+
+
+def test_a_prediction_stands_beside_what_was_measured(made: Made) -> None:
+    base, candidate = made([SPLIT] * 6, timings(TIMES)), made([FUSED_RUN] * 6, timings(FASTER))
+    found = prediction(compare(base, candidate))
+    assert found is not None
+    assert (found.boundary, found.sites, found.measured_ns) == ("ar_norm", 2, 2_000)
+    # Two sites of 5 us in two launches become 4 us; their inner gap of 100 ns goes too: 2 x 1.1 us, traced.
+    assert found.predicted.traced_saving_ns == 2_200
+    # 30.5 us traced against 29.5 untraced is 1000/6 ns a launch, of which half goes with each of the two launches.
+    assert found.predicted.saving_ns == pytest.approx(2_200 - 1_000 / 6)
+    assert found.held
+    assert found.error_part == pytest.approx((2_200 - 1_000 / 6 - 2_000) / 29_500)
+
+
+def test_without_untraced_times_nothing_was_measured(made: Made) -> None:
+    assert prediction(compare(made([SPLIT] * 3), made([FUSED_RUN] * 3))) is None
+
+
+def info(name: str, **more: Any) -> RunInfo:
+    known: dict[str, Any] = {"model": "m", "tp": 4, "batch": 4, "paths": {"mhc_post": "split"}, "name": name}
+    return RunInfo(**known | more)
+
+
+def test_pairs_are_of_one_experiment_and_add_a_fusion() -> None:
+    split = info("split")
+    fused = info("fused", paths={"mhc_post": "triton"})
+    other = info("other", paths={"mhc_post": "triton"}, batch=64)
+    both = info("both", paths={"mhc_post": "triton", "ar_norm": "triton"})
+    imported = info("imported", paths={}, imported=True)
+    found = [(a.name, b.name) for a, b in pairs([split, fused, other, both, imported])]
+    assert found == [("split", "fused"), ("split", "both"), ("fused", "both")]
+
+
+def test_batches_are_the_newest_runs_of_the_same_choice() -> None:
+    runs = [
+        info("one", batch=1, created="1"),
+        info("one again", batch=1, created="2"),
+        info("fused", batch=16, paths={"mhc_post": "triton"}),
+        info("large", batch=64),
+        info("model", batch=32, model="other"),
+    ]
+    mine = info("mine", paths={})
+    assert [i.name for i in batches(runs, mine)] == ["one again", "mine", "large"]
