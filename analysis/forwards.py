@@ -125,6 +125,19 @@ def choose(found: list[Forward], kind: str | None) -> Forward:
     return hits[0]
 
 
+def most_like(found: list[Forward], wanted: Forward) -> Forward:
+    """The forward that shares most kernel names with `wanted`, which is of another run or rank."""
+    if len(found) == 1:
+        return found[0]
+    names = wanted.nodes["name"].astype(str).value_counts()
+
+    def shared(forward: Forward) -> int:
+        have = forward.nodes["name"].astype(str).value_counts()
+        return int(np.minimum(*names.align(have, fill_value=0)).sum()) * 2 - forward.launches
+
+    return max(found, key=shared)
+
+
 def _groups(trace: Trace, rank: int, mine: pd.DataFrame, warmup: int) -> tuple[list[pd.DataFrame], bool]:
     ranges = trace.ranges[trace.ranges["rank"] == rank]
     own = ranges[ranges["name"] == OWN_STEP].sort_values("start_ns")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fusionscope.analysis.forwards import Forward, forwards
+from fusionscope.analysis.forwards import Forward, forwards, most_like
 from fusionscope.profiler.store import Run
 
 #: Roles of launches in which ranks meet.
@@ -30,7 +30,7 @@ def wait_ns(run: Run, forward: Forward, roles: list[str]) -> NDArray[np.int64] |
     for rank in ranks:
         if rank == forward.rank:
             continue
-        other = _meetings(run, rank, set(names))
+        other = _meetings(run, rank, forward, set(names))
         if other is None or other.shape != shortest.shape:
             return None
         shortest = np.minimum(shortest, other)
@@ -39,10 +39,12 @@ def wait_ns(run: Run, forward: Forward, roles: list[str]) -> NDArray[np.int64] |
     return wait
 
 
-def _meetings(run: Run, rank: int, names: set[str]) -> NDArray[np.int64] | None:
+def _meetings(run: Run, rank: int, forward: Forward, names: set[str]) -> NDArray[np.int64] | None:
     """[R, meetings] durations of the kernels in which another rank meets this one, in order."""
     found = forwards(run.trace, rank, run.info.warmup_replays)
     if not found:
         return None
-    there = found[0].nodes["name"].astype(str).isin(names).to_numpy()
-    return found[0].duration[:, there]
+    # A rank can have several kinds of forward: the one that meets ours is the same program.
+    theirs = most_like(found, forward)
+    there = theirs.nodes["name"].astype(str).isin(names).to_numpy()
+    return theirs.duration[:, there]

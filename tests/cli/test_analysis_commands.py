@@ -387,3 +387,16 @@ def test_the_samples_without_times_are_inconclusive(fusionscope: Any, samples: P
     document = fusionscope("estimate", "s", *H200).json
     assert (document["schedule"]["basis"], document["noise"]["mde_ns"]) == ("traced", None)
     assert document["verdict"]["class"] == "inconclusive" and "--timings" in document["verdict"]["sentence"]
+
+
+def test_ranks_says_what_one_rank_cannot_tell(run: Any) -> None:
+    answer = run("ranks", "split")
+    assert answer.code == 0 and "unknown wait" in answer.out
+    told = run("ranks", "split", "--json").json
+    assert told["ranks"] == [
+        {
+            "rank": 0, "launches": 6, "replays": REPLAYS, "batch": None, "span_ns": 30_500,
+            "reduce_ns": REPLAYS * 4_000, "transfer_ns": None, "wait_ns": None, "forward_wait_ns": None, "last": None,
+        }
+    ]  # fmt: skip
+    assert run("ranks", "graph").code == 2
