@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from fusionscope.profiler.errors import UnreadableTrace
 
+_T = TypeVar("_T")
 _CHUNK = 1 << 20
+#: So much of a list is offered to the decoder at once.
+_BLOCK = 4 << 20
 #: No event of a profiler is this long: a longer value means that the document is broken.
 _LONGEST = 64 << 20
 _DEPTH = 24
@@ -85,21 +88,58 @@ class JsonStream:
         self._at = match.end()
         return match.group()
 
-    def items(self) -> Iterator[bytes]:
-        """The values of a list, the bracket included."""
+    def batches(
+        self, many: Callable[[bytes], Sequence[_T] | None], one: Callable[[bytes, JsonStream], _T]
+    ) -> Iterator[Sequence[_T]]:
+        """The values of a list, the bracket included, decoded.
+
+        `many` gets the text of a run of values with the commas between them and returns None where it cannot decode it;
+        `one` then gets each value by itself.
+        """
         self.take(b"[")
         if self.peek() == b"]":
             self._at += 1
             return
         while True:
-            yield self.value()
-            if self.peek() == b",":
-                self._at += 1
-                # Some writers leave a comma after the last event.
-                if self.peek() != b"]":
-                    continue
-            self.take(b"]")
-            return
+            block = self._block()
+            found = many(block) if block else None
+            if found is not None:
+                self._at += len(block)
+                yield found
+            else:
+                until = self._dropped + self._at + len(block)
+                yield [one(self.value(), self)]
+                while self._dropped + self._at < until and self._comma():
+                    yield [one(self.value(), self)]
+            if not self._comma():
+                self.take(b"]")
+                return
+
+    def _comma(self) -> bool:
+        """Take a comma that parts two values; some writers leave one after the last event."""
+        if self.peek() != b",":
+            return False
+        self._at += 1
+        return self.peek() != b"]"
+
+    def _block(self) -> bytes:
+        """What is at hand up to the last `}` before `, {"`; it is not taken yet. b"" where there is no such place."""
+        self.peek()
+        while len(self._buffer) - self._at < _BLOCK and self._more():
+            pass
+        end = len(self._buffer)
+        # Few tries: in a trace of a profiler, that place is one event away from the end.
+        for _ in range(16):
+            opening = self._buffer.rfind(b"{", self._at, end)
+            if opening < 0:
+                break
+            # Names of kernels hold `}, {` too ("{lambda(int)#1}, {lambda(int)#2}"), but no quote after it.
+            quoted = self._buffer[opening + 1 : opening + 64].lstrip().startswith(b'"')
+            before = self._buffer[max(self._at, opening - 64) : opening].rstrip()
+            if quoted and before.endswith(b",") and (closed := before[:-1].rstrip()).endswith(b"}"):
+                return self._buffer[self._at : max(self._at, opening - 64) + len(closed)]
+            end = opening
+        return b""
 
     def fields(self) -> Iterator[str]:
         """The keys of an object, the braces included; the caller takes each value before the next key."""

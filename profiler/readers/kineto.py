@@ -1,6 +1,6 @@
 """torch.profiler's Chrome JSON (Kineto) from CUDA, ROCm and the CPU, in every spelling since 2020.
 
-Events are read one by one, so that a file of many GB of python_function events costs no memory.
+Events are read some thousands at a time, so that a file of many GB of python_function events costs no memory.
 """
 
 from __future__ import annotations
@@ -8,18 +8,30 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fusionscope.profiler.errors import UnreadableTrace
-from fusionscope.profiler.readers.copies import kind_of
 from fusionscope.profiler.readers.cpu_ops import leaf_operators
 from fusionscope.profiler.readers.json_stream import JsonStream, lenient
-from fusionscope.profiler.readers.kineto_events import NO_ARGS, Columns, Event, decode, microseconds, whole_number
-from fusionscope.profiler.readers.names import rank_in_name
-from fusionscope.profiler.readers.replays import KEY, number_replays
+from fusionscope.profiler.readers.kineto_events import (
+    NO_ARGS,
+    AnyEvent,
+    Columns,
+    Ints,
+    decode,
+    decode_many,
+    times_ns,
+    whole_number,
+    whole_numbers,
+)
+from fusionscope.profiler.readers.kineto_tables import KINDS, distributed, file_rank, gpu_kernels, machine
+from fusionscope.profiler.readers.replays import number_replays
 from fusionscope.profiler.trace import Trace, table
 
 # Old Kineto wrote Kernel, Memcpy, Runtime, Operator.
@@ -57,20 +69,19 @@ def read(path: str | Path) -> Trace:
 
 def _walk(stream: JsonStream, reading: _Reading) -> None:
     if stream.peek() == b"[":
-        for event in stream.items():
-            reading.add(event, stream)
+        for events in stream.batches(decode_many, decode):
+            reading.add(events)
     else:
         for key in stream.fields():
             if key == "traceEvents" and stream.peek() == b"[":
-                for event in stream.items():
-                    reading.add(event, stream)
+                for events in stream.batches(decode_many, decode):
+                    reading.add(events)
             else:
                 reading.metadata[key] = lenient(stream.value(), stream)
     stream.end()
 
 
 _HOST = ("rank", "process", "thread", "start_ns", "end_ns")
-_KINDS = ("kernel", "memcpy", "memset")
 
 
 class _Reading:
@@ -89,28 +100,35 @@ class _Reading:
         self.skipped = 0
         self._labels: dict[str, int] = {}
 
-    def add(self, raw: bytes, stream: JsonStream) -> None:
-        self.events += 1
-        event = decode(raw, stream)
-        if not event.cat:
-            return
-        self.with_category += 1
-        if event.ph != "X":
-            return
-        category = event.cat.lower()
-        if category in _GPU:
-            self._add_gpu(event, _GPU[category])
-        elif category in _CALLS:
-            if "Launch" in event.name and "HostFunc" not in event.name:
-                args = event.args or NO_ARGS
-                self._add_host(self.calls, event, whole_number(args.correlation))
-        elif category in _RANGES:
-            self._add_host(self.ranges, event)
-        elif category in _OPERATORS and not len(self.gpu):
-            self._add_host(self.operators, event)
+    def add(self, events: Sequence[AnyEvent]) -> None:
+        """Take the events whose category says that they are work, calls that launch it, or ranges."""
+        self.events += len(events)
+        groups: dict[str, list[AnyEvent]] = {}
+        for event in events:
+            groups.setdefault(event.cat, []).append(event)
+        for cat, group in groups.items():
+            if cat:
+                self.with_category += len(group)
+                self._add_category(cat.lower(), group)
 
-    def _rank(self, event: Event) -> int:
-        """Rank that the event itself tells of, -1 where the file decides."""
+    def _add_category(self, category: str, events: list[AnyEvent]) -> None:
+        if category in _GPU:
+            self._add_gpu(_complete(events), KINDS.index(_GPU[category]))
+        elif category in _CALLS:
+            calls = [e for e in _complete(events) if "Launch" in e.name and "HostFunc" not in e.name]
+            self._add_host(self.calls, calls, correlation=True)
+        elif category in _RANGES:
+            self._add_host(self.ranges, _complete(events))
+        elif category in _OPERATORS and not len(self.gpu):
+            self._add_host(self.operators, _complete(events))
+
+    def _ranks(self, events: Sequence[AnyEvent]) -> Ints:
+        """Ranks that the events themselves tell of, -1 where the file decides."""
+        if all(type(e.pid) is int and (e.args is None or e.args.rank is None) for e in events):
+            return np.full(len(events), -1, dtype=np.int64)
+        return np.array([self._rank(e) for e in events], dtype=np.int64)
+
+    def _rank(self, event: AnyEvent) -> int:
         args = event.args or NO_ARGS
         if args.rank is not None and 0 <= (rank := whole_number(args.rank)) < 2**20:
             return rank
@@ -119,43 +137,48 @@ class _Reading:
             return -2 - self._labels.setdefault(label.group(1), len(self._labels))
         return -1
 
-    def _add_gpu(self, event: Event, kind: str) -> None:
-        args = event.args or NO_ARGS
-        start, duration = microseconds(event.ts), microseconds(event.dur)
-        if start is None:
-            self.skipped += 1
-            return
-        device = whole_number(args.device if args.device is not None else event.pid)
-        queue = whole_number(args.stream if args.stream is not None else event.tid)
+    def _timed(self, events: list[AnyEvent]) -> tuple[list[AnyEvent], Ints, Ints, NDArray[np.bool_]]:
+        """The events with a start; their starts and durations in ns, and which have a duration."""
+        start, known = times_ns([e.ts for e in events])
+        if not known.all():
+            self.skipped += int((~known).sum())
+            events, start = [e for e, there in zip(events, known, strict=True) if there], start[known]
+        duration, there = times_ns([e.dur for e in events])
+        return events, start, np.maximum(np.where(there, duration, 0), 0), there
+
+    def _add_gpu(self, events: list[AnyEvent], kind: int) -> None:
+        events, start, duration, there = self._timed(events)
+        args = [e.args or NO_ARGS for e in events]
+        node, graph = whole_numbers([a.node for a in args]), whole_numbers([a.graph for a in args])
         # The node's graph is in the high 32 bits, its ordinal in the low ones; 0 is "not in a graph".
-        node, graph = whole_number(args.node), whole_number(args.graph)
-        if node > 0:
-            graph, node = node >> 32, node & 0xFFFFFFFF
-        else:
-            graph, node = (graph if graph > 0 else -1), -1
-        # CUPTI leaves start and end at 0 where it did not collect the time.
-        untimed = duration is None or (start == 0 and duration == 0)
-        self.gpu.add(
-            event.name,
-            self._rank(event),
-            _KINDS.index(kind_of(event.name, kind)),
-            device,
-            queue,
-            start,
-            max(duration or 0, 0),
-            whole_number(args.correlation),
-            graph,
-            node,
-            int(untimed),
+        known = node > 0
+        self.gpu.extend(
+            [e.name for e in events],
+            rank=self._ranks(events),
+            kind=np.full(len(events), kind, dtype=np.int64),
+            device=whole_numbers([e.pid if a.device is None else a.device for e, a in zip(events, args, strict=True)]),
+            stream=whole_numbers([e.tid if a.stream is None else a.stream for e, a in zip(events, args, strict=True)]),
+            start_ns=start,
+            duration_ns=duration,
+            correlation=whole_numbers([a.correlation for a in args]),
+            graph=np.where(known, node >> 32, np.where(graph > 0, graph, -1)),
+            node=np.where(known, node & 0xFFFFFFFF, -1),
+            # CUPTI leaves start and end at 0 where it did not collect the time.
+            untimed=(~there | ((start == 0) & (duration == 0))).astype(np.int64),
         )
 
-    def _add_host(self, columns: Columns, event: Event, *more: int) -> None:
-        start, duration = microseconds(event.ts), microseconds(event.dur)
-        if start is None:
-            self.skipped += 1
-            return
-        end = start + max(duration or 0, 0)
-        columns.add(event.name, self._rank(event), whole_number(event.pid), whole_number(event.tid), start, end, *more)
+    def _add_host(self, columns: Columns, events: list[AnyEvent], correlation: bool = False) -> None:
+        events, start, duration, _ = self._timed(events)
+        more = {"correlation": whole_numbers([(e.args or NO_ARGS).correlation for e in events])} if correlation else {}
+        columns.extend(
+            [e.name for e in events],
+            rank=self._ranks(events),
+            process=whole_numbers([e.pid for e in events]),
+            thread=whole_numbers([e.tid for e in events]),
+            start_ns=start,
+            end_ns=start + duration,
+            **more,
+        )
 
     def trace(self, path: Path) -> Trace:
         if not self.with_category:
@@ -174,7 +197,7 @@ class _Reading:
         gpu, calls, ranges = self.gpu.frame(), self.calls.frame(), self.ranges.frame()
         operators = self.operators.frame() if not len(gpu) else self.operators.frame().iloc[:0]
         frames = [gpu, calls, ranges, operators]
-        self._number_ranks(frames, _file_rank(self.metadata, path), warnings)
+        self._number_ranks(frames, file_rank(self.metadata, path), warnings)
         base = whole_number(self.metadata.get("baseTimeNanoseconds"))
         for frame in frames:
             for column in {"start_ns", "end_ns"} & set(frame.columns):
@@ -183,15 +206,15 @@ class _Reading:
         if untimed := int(gpu["untimed"].sum()):
             warnings.append(f"{untimed} of {len(gpu)} GPU records have no time: the profiler did not collect it.")
         launches = table("launches", calls.assign(is_graph=calls["name"].astype(str).str.contains("GraphLaunch")))
-        kernels = _kernels(gpu, launches, ranges) if len(gpu) else leaf_operators(operators, ranges)
+        kernels = gpu_kernels(gpu, launches, ranges) if len(gpu) else leaf_operators(operators, ranges)
         kernels["replay"], doubts = number_replays(kernels, launches)
         return Trace(
             kernels=kernels.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
             launches=launches.sort_values(["rank", "start_ns"], kind="stable").reset_index(drop=True),
             ranges=table("ranges", ranges.sort_values(["rank", "start_ns"], kind="stable")),
-            machine=_machine(self.metadata, bool(len(gpu)), warnings),
+            machine=machine(self.metadata, bool(len(gpu)), warnings),
             warnings=(*warnings, *doubts),
-            world_size=max(whole_number(_distributed(self.metadata).get("world_size")), 0),
+            world_size=max(whole_number(distributed(self.metadata).get("world_size")), 0),
         )
 
     def _number_ranks(self, frames: list[pd.DataFrame], file_rank: int, warnings: list[str]) -> None:
@@ -201,47 +224,9 @@ class _Reading:
             warnings.append(f"The file holds {len(order)} ranks, numbered by label: {said}.")
         told = {-2 - code: order[label] for label, code in self._labels.items()} | {-1: file_rank}
         for frame in frames:
-            frame["rank"] = frame["rank"].map(lambda rank: told.get(rank, rank)).astype("int64")
+            ranks, which = np.unique(frame["rank"].to_numpy(), return_inverse=True)
+            frame["rank"] = np.array([told.get(rank, rank) for rank in ranks.tolist()], dtype=np.int64)[which]
 
 
-def _kernels(gpu: pd.DataFrame, launches: pd.DataFrame, ranges: pd.DataFrame) -> pd.DataFrame:
-    """GPU rows know their device, not their process: that is the launching call's, else the rank's only one."""
-    host = pd.concat([launches[["rank", "process"]], ranges[["rank", "process"]]])
-    usual = host.groupby("rank")["process"].agg(lambda found: int(found.mode().iloc[0]))
-    by_call = launches.drop_duplicates(["rank", "correlation"])[KEY]
-    found = gpu[["rank", "correlation"]].merge(by_call, on=["rank", "correlation"], how="left")["process"]
-    process = found.fillna(gpu["rank"].map(usual)).fillna(-1).astype("int64")
-    raw = gpu["name"]
-    short = {name: re.sub(r"(?: \[clone \.kd\]|\.kd)$", "", name) for name in raw.cat.categories}
-    kinds = pd.Categorical.from_codes(gpu["kind"].tolist(), categories=pd.Index(_KINDS))
-    rest = gpu.drop(columns=["kind", "name"])
-    named = rest.assign(process=process, kind=kinds, raw_name=raw, name=raw.astype("object").map(short))
-    return table("kernels", named)
-
-
-def _distributed(metadata: dict[str, Any]) -> dict[str, Any]:
-    found = metadata.get("distributedInfo")
-    return found if isinstance(found, dict) else {}
-
-
-def _file_rank(metadata: dict[str, Any], path: Path) -> int:
-    told = whole_number(_distributed(metadata).get("rank"))
-    if 0 <= told < 2**20:
-        return told
-    return rank_in_name(path)
-
-
-def _machine(metadata: dict[str, Any], has_gpu: bool, warnings: list[str]) -> dict[str, str]:
-    machine = {"profiler": "torch.profiler"}
-    devices = metadata.get("deviceProperties")
-    names = [str(d.get("name") or "") for d in devices if isinstance(d, dict)] if isinstance(devices, list) else []
-    if gpu := ", ".join(dict.fromkeys(name for name in names if name)):
-        machine["gpu"] = gpu
-    elif has_gpu:
-        warnings.append("The file does not name its GPU.")
-    for key, value in metadata.items():
-        if key.endswith("_version") and isinstance(value, int | str):
-            machine[key] = str(value)
-    if isinstance(nccl := _distributed(metadata).get("nccl_version"), str):
-        machine["nccl_version"] = nccl
-    return machine
+def _complete(events: list[AnyEvent]) -> list[AnyEvent]:
+    return [e for e in events if e.ph == "X"]

@@ -49,19 +49,51 @@ json_values = st.recursive(
 )
 
 
+def _whole(block: bytes) -> list[object] | None:
+    """A decoder of many values at a time that, like msgspec's, refuses what is not exactly JSON."""
+    try:
+        found: list[object] = json.loads(b"[" + block + b"]")
+    except ValueError:
+        return None
+    return found
+
+
+@pytest.mark.parametrize("many", [_whole, lambda block: None], ids=["many at a time", "one by one"])
 @given(events=st.lists(json_values, max_size=6), ascii_only=st.booleans(), chunk=st.integers(1, 40))
-def test_the_same_values_whatever_the_chunks(events: list[object], ascii_only: bool, chunk: int) -> None:
+def test_the_same_values_whatever_the_chunks(many, events: list[object], ascii_only: bool, chunk: int) -> None:
     text = json.dumps(events, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     stream = JsonStream(io.BytesIO(text), "t")
     stream._chunk = chunk
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "_CHUNK", chunk)
-        found = [lenient(value, stream) for value in stream.items()]
+        patch.setattr(json_stream, "_BLOCK", 2 * chunk)
+        found = [value for values in stream.batches(many, lenient) for value in values]
         stream.end()
     if "\\ud" not in json.dumps(events) or ascii_only:
         assert found == events
     else:
         assert len(found) == len(events)
+
+
+def test_a_list_is_decoded_many_at_a_time_and_what_is_broken_alone() -> None:
+    """A block that does not decode is taken value by value; the blocks around it are not."""
+    good = [{"name": "{lambda()#1}, {lambda()#2}", "n": n} for n in range(400)]
+    events = b",".join(json.dumps(event).encode() for event in good)
+    text = b"[" + events + b', {"bad": "C:\\dir"}, ' + events + b"]"
+    stream, singly = JsonStream(io.BytesIO(text), "t"), []
+
+    def one(value: bytes, stream: JsonStream) -> object:
+        singly.append(value)
+        return lenient(value, stream)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "_CHUNK", 1000)
+        patch.setattr(json_stream, "_BLOCK", 1000)
+        stream._chunk = 1000
+        found = [value for values in stream.batches(_whole, one) for value in values]
+        stream.end()
+    assert found == [*good, {"bad": "C:\\dir"}, *good]
+    assert 1 < len(singly) < 100
 
 
 class Endless:
@@ -83,14 +115,14 @@ class Endless:
 
 
 def test_memory_does_not_grow_with_the_file() -> None:
-    """17 MB of events, as python_function events fill real files, in a few chunks' memory."""
-    stream = JsonStream(cast(BinaryIO, Endless(60_000)), "t")
+    """60 MB of events, as python_function events fill real files, in a few blocks' memory."""
+    stream = JsonStream(cast(BinaryIO, Endless(240_000)), "t")
     tracemalloc.start()
     count = 0
     with pytest.raises(UnreadableTrace, match="ends in the middle"):
-        for _ in stream.items():
-            count += 1
+        for found in stream.batches(_whole, lenient):
+            count += len(found)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 60_000
-    assert peak < 6 << 20
+    assert count == 240_000
+    assert peak < 40 << 20

@@ -1,0 +1,137 @@
+"""Large traces made by rule, for the readers' benchmark: a torch.profiler JSON, an Nsight SQLite, a rocprofv3 CSV.
+
+The mix is that of a served decode: graph replays of 500 launches, each with the host's call, operators and Python
+frames around it, and the flow events that Kineto writes for every launch.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+NAMES = [
+    *(f"void gemm_kernel_{i}<cutlass::half_t, cutlass::layout::RowMajor, {i}, 128, 64>(Params)" for i in range(20)),
+    "void flashinfer::norm::FusedAddRMSNormKernel<8u, __nv_bfloat16>(__nv_bfloat16*, __nv_bfloat16*, unsigned int)",
+    "void sglang::cross_device_reduce_1stage<__nv_bfloat16, 4>(sglang::RankData*, sglang::RankSignals)",
+    "void act_and_mul_kernel<c10::BFloat16>(c10::BFloat16*, c10::BFloat16 const*, int)",
+]
+LAUNCHES = 500
+
+
+def kineto(path: Path, events: int) -> None:
+    """A torch.profiler trace of about `events` events, 300 bytes each; times as Kineto writes them, near 5e12 us."""
+    base = 5_109_432_000_000_000
+    head = (
+        '{\n  "schemaVersion": 1,\n  "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}],\n'
+        '  "baseTimeNanoseconds": 1790857026000000000,\n  "traceEvents": [\n'
+    )
+    with open(path, "w") as file:
+        file.write(head)
+        for number in range(events // 8):
+            file.write("".join(_kineto_group(base + number * 6_500, number)))
+        file.write(
+            '  {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}}\n]\n}\n'
+        )
+
+
+def _us(nanoseconds: int) -> str:
+    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+
+
+def _kineto_group(at: int, number: int) -> list[str]:
+    """Eight events: two launches of a graph, the host's call at its start, and what stands around."""
+    rows = []
+    for turn in (0, 1):
+        launch = 2 * number + turn
+        replay, node = divmod(launch, LAUNCHES)
+        name, start = NAMES[node % len(NAMES)], at + turn * 3_200
+        rows.append(
+            f'  {{\n    "ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7,\n'
+            f'    "ts": {_us(start)}, "dur": {_us(2_000 + node % 900)},\n    "args": {{\n'
+            f'      "External id": {launch}, "queued": 0, "device": 0, "context": 1,\n      "stream": 7, '
+            f'"correlation": {replay + 1},\n      "registers per thread": 168,\n      "shared memory": 164292,\n'
+            f'      "blocks per SM": 0.727273,\n      "warps per SM": 8.727273,\n      "grid": [4, 24, 1],\n'
+            f'      "block": [384, 1, 1],\n      "est. achieved occupancy %": 0,\n      "graph id": 3, '
+            f'"graph node id": {(3 << 32) + node}\n    }}\n  }},\n'
+        )
+        rows.append(
+            f'  {{\n    "ph": "f", "id": {launch}, "pid": 0, "tid": 7, "ts": {_us(start)},\n'
+            '    "cat": "ac2g", "name": "ac2g", "bp": "e"\n  },\n'
+        )
+        rows.append(
+            f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "aten::op_{node % 60}", "pid": 789, "tid": 789,\n'
+            f'    "ts": {_us(start - 900)}, "dur": {_us(700)},\n    "args": {{\n      "External id": {launch},'
+            f'"Record function id": 0, '
+            f'"Ev Idx": {launch}, "Sequence number": {launch}, "Fwd thread id": 0\n    }}\n  }},\n'
+        )
+        if turn == 0 and node == 0:
+            kind, called = "cuda_runtime", "cudaGraphLaunch"
+        else:
+            kind, called = (
+                ("cuda_runtime", "cudaEventQuery") if turn else ("python_function", f"model.py({node}): forward")
+            )
+        rows.append(
+            f'  {{\n    "ph": "X", "cat": "{kind}", "name": "{called}", "pid": 789, "tid": 789,\n'
+            f'    "ts": {_us(start - 600)}, "dur": {_us(500)},\n    "args": {{\n      "Python parent id": '
+            f'{launch - 1}, "Python id": '
+            f'{launch}, "Python module id": 3, "cbid": 311, "correlation": {replay + 1}\n    }}\n  }},\n'
+        )
+    return rows
+
+
+def nsys(path: Path, kernels: int) -> None:
+    """An Nsight Systems export in node mode with `kernels` kernel rows."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        """
+        CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+        CREATE TABLE TARGET_INFO_GPU (name TEXT);
+        CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER,
+          greenContextId INTEGER, streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER,
+          shortName INTEGER, mangledName INTEGER, launchType INTEGER, cacheConfig INTEGER, registersPerThread INTEGER,
+          gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, blockZ INTEGER,
+          staticSharedMemory INTEGER, dynamicSharedMemory INTEGER, localMemoryPerThread INTEGER, graphNodeId INTEGER);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, eventClass INTEGER, globalTid INTEGER,
+          correlationId INTEGER, nameId INTEGER, returnValue INTEGER, callchainId INTEGER);
+        INSERT INTO TARGET_INFO_GPU VALUES ('NVIDIA H200');
+        INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2025.3.1');
+        """
+    )
+    names = [*NAMES, "cudaGraphLaunch_v10000"]
+    connection.executemany("INSERT INTO StringIds VALUES (?, ?)", enumerate(names))
+    process = (1 << 48) + (500 << 24)
+    rows = (
+        (
+            10**12 + n * 3_000, 10**12 + n * 3_000 + 2_000 + n % 900, 0, 1, None, 7, 1 + n // LAUNCHES, process,
+            n % LAUNCHES % len(NAMES), n % LAUNCHES % len(NAMES), None, 1, 0, 168, 4, 24, 1, 384, 1, 1, 0, 164292, 0,
+            (3 << 32) + n % LAUNCHES,
+        )
+        for n in range(kernels)
+    )  # fmt: skip
+    connection.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * 24)})", rows)
+    calls = (
+        (start - 5_000, start - 1_000, 0, process + 500, 1 + n, len(NAMES), 0, None)
+        for n, start in enumerate(range(10**12, 10**12 + kernels * 3_000, 3_000 * LAUNCHES))
+    )  # fmt: skip
+    connection.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?,?,?,?)", calls)
+    connection.commit()
+    connection.close()
+
+
+def rocprofv3(path: Path, kernels: int) -> None:
+    """A rocprofv3 kernel trace CSV with `kernels` rows."""
+    with open(path, "w") as file:
+        file.write(
+            '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name",'
+            '"Correlation_Id","Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count",'
+            '"Accum_VGPR_Count","SGPR_Count","Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X",'
+            '"Grid_Size_Y","Grid_Size_Z"\n'
+        )
+        for n in range(kernels):
+            node, start = n % LAUNCHES, 10**12 + n * 3_000
+            file.write(
+                f'"KERNEL_DISPATCH","Agent 4",1,0,1741,{n + 1},{node % 23},"{NAMES[node % len(NAMES)]}",'
+                f"{1 + n // LAUNCHES},{start},{start + 2_000 + n % 900},0,0,32,4,48,256,1,1,65536,1,1\n"
+            )
