@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.compare import Change, Comparison
+from fusionscope.analysis.changes import Change
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError

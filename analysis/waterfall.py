@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusionscope.analysis.compare import Comparison, Row
+from fusionscope.analysis.compare import Comparison
+from fusionscope.analysis.paired_rows import Row
 
 
 @dataclass(frozen=True)
