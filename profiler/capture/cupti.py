@@ -113,7 +113,7 @@ def _call(activity: Any) -> dict[str, Any]:
 
 def tables(rows: list[dict[str, Any]], calls: list[dict[str, Any]], rank: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables `kernels` and `launches` from copied records; calls that launched nothing are left out."""
-    from fusionscope.profiler.capture.demangle import demangle
+    from fusionscope.profiler.readers.demangle import demangle
     from fusionscope.profiler.readers.replays import number_replays
 
     data = pd.DataFrame(rows, columns=list(_EMPTY_ROW)).astype(_EMPTY_ROW)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fusionscope.profiler.capture import choose, collect, cupti, launch, messages, nsys, plan
-from fusionscope.profiler.capture.demangle import demangle
+from fusionscope.profiler.readers.demangle import demangle
 from fusionscope.profiler.capture.messages import Failure, Report, SiteNote, Timing
 from fusionscope.profiler.capture.plan import CaptureError, CapturePlan
 from fusionscope.profiler.progress import quiet
