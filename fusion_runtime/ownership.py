@@ -2,18 +2,29 @@
 
 A row-parallel matrix product leaves each rank with one addend of the true result. Passing that as a bare tensor
 is how reductions get lost or done twice, so it travels as `PartialSum` (or `DeferredFinalize` for a mixture of
-experts whose weighted sum is still to be done as well) and only `Full` may be read.
+experts whose weighted sum is still to be done as well) and only `Full` may be read. Whether a producer hands on what
+it owes or reduces at once is its `Exit`'s decision, taken once and before the producer runs.
 """
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
 from fusionscope.fusion_runtime.comm.base import Group
-from fusionscope.fusion_runtime.errors import ConsumedTwice, Unconsumed
+from fusionscope.fusion_runtime.errors import (
+    BadOperands,
+    ConsumedTwice,
+    DeferredEmpty,
+    UnaskedHandoff,
+    Unconsumed,
+)
+
+Completion = Callable[[Any], Any]
+"""This rank's addend -> the complete sum, where that is not one all-reduce over the group."""
 
 _open_scopes = threading.local()
 
@@ -27,12 +38,32 @@ class Full:
         self.tensor = tensor
 
 
-class Owed:
-    """Something that still owes one all-reduce over `group`; registers with the innermost open ForwardScope."""
+class Scattered:
+    """This rank's share of the tokens of a complete value, [T / size, H]: no boundary takes it beside a sum."""
 
-    def __init__(self, group: Group, what: str) -> None:
+    __slots__ = ("group", "tensor")
+
+    def __init__(self, tensor: Any, group: Group) -> None:
+        self.tensor = tensor
+        self.group = group
+
+
+class Owed:
+    """Something that still owes one reduction over `group`; registers with the innermost open ForwardScope.
+
+    `completion` is this sum's own way to be completed (two groups one after the other, say); without one it is an
+    all-reduce over the group, and only then may a path do it by a kernel of its own. Raises DeferredEmpty for a batch
+    of no tokens: an empty batch never defers.
+    """
+
+    def __init__(self, group: Group, what: str, tokens: int, completion: Completion | None) -> None:
+        if tokens == 0:
+            raise DeferredEmpty(
+                f"{what} holds no tokens, and an empty batch never defers: hand it on through an Exit, which knows."
+            )
         self.group = group
         self.what = what
+        self.completion = completion
         self.consumed = False
         scope = _innermost()
         if scope is not None:
@@ -50,8 +81,10 @@ class Owed:
 class PartialSum(Owed):
     """One rank's addend of `tensor` [T, H], owed to `group`."""
 
-    def __init__(self, tensor: Any, group: Group, what: str = "a partial sum") -> None:
-        super().__init__(group, what)
+    def __init__(
+        self, tensor: Any, group: Group, what: str = "a partial sum", completion: Completion | None = None
+    ) -> None:
+        super().__init__(group, what, int(tensor.shape[0]), completion)
         self._tensor = tensor
 
     @property
@@ -62,14 +95,22 @@ class PartialSum(Owed):
     def dtype(self) -> Any:
         return self._tensor.dtype
 
+    @property
+    def device(self) -> Any:
+        return self._tensor.device
+
+    @property
+    def contiguous(self) -> bool:
+        return bool(self._tensor.is_contiguous())
+
     def take(self) -> Any:
         """This rank's addend; the caller now owes the all-reduce. Raises ConsumedTwice on a second call."""
         self._consume()
         return self._tensor
 
     def complete(self) -> Full:
-        """Takes and all-reduces over this sum's own group: the fallback that every path can rely on."""
-        return Full(self.group.all_reduce(self.take()))
+        """Takes and completes over this sum's own group: the fallback that every path can rely on."""
+        return Full((self.completion or self.group.all_reduce)(self.take()))
 
 
 @dataclass(frozen=True)
@@ -77,7 +118,10 @@ class FinalizeOperands:
     """What is left of a mixture of experts before its weighted sum.
 
     gemm2_out [P, H] in permuted order; idx [T, K] int32, row of gemm2_out for each token's k-th expert (-1: dropped);
-    weights [T, K] f32; scale multiplies the routed part only; shared [T, H] or None.
+    weights [T, K] f32; scale multiplies the routed part only, once (1 where it is folded into the weights already).
+    shared [T, H] or None: the shared expert's output, already times its gate where it has one. replicated: every rank
+    holds all of it, not an addend, so that one rank alone may add it. Raises BadOperands where idx and weights are
+    not both [T, K]: a flat index would read T*K experts a token.
     """
 
     gemm2_out: Any
@@ -85,13 +129,28 @@ class FinalizeOperands:
     weights: Any
     scale: float
     shared: Any
+    replicated: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.idx.shape) != 2 or tuple(self.weights.shape) != tuple(self.idx.shape):
+            raise BadOperands(
+                f"idx {tuple(self.idx.shape)} and weights {tuple(self.weights.shape)} must both be [tokens, top-k]."
+            )
 
 
 class DeferredFinalize(Owed):
     """A mixture of experts that owes both its weighted sum over the experts and the all-reduce over `group`."""
 
-    def __init__(self, operands: FinalizeOperands, group: Group, what: str = "a deferred finalize") -> None:
-        super().__init__(group, what)
+    def __init__(
+        self,
+        operands: FinalizeOperands,
+        group: Group,
+        what: str = "a deferred finalize",
+        completion: Completion | None = None,
+    ) -> None:
+        super().__init__(group, what, int(operands.idx.shape[0]), completion)
+        if operands.replicated and group.rank != 0:
+            operands = replace(operands, shared=None)
         self._operands = operands
 
     @property
@@ -107,9 +166,61 @@ class DeferredFinalize(Owed):
         return self._operands.gemm2_out.dtype
 
     def take(self) -> FinalizeOperands:
-        """The operands; the caller now owes sum and all-reduce. Raises ConsumedTwice on a second call."""
+        """The operands; the caller now owes sum and all-reduce. Raises ConsumedTwice on a second call.
+
+        A replicated shared expert is among them on rank 0 alone.
+        """
         self._consume()
         return self._operands
+
+    @property
+    def hidden(self) -> int:
+        return int(self._operands.gemm2_out.shape[-1])
+
+    def summed(self, y: Any) -> PartialSum:
+        """The same debt after the weighted sum: y [T, H], owed to the same group in the same way."""
+        return PartialSum(y, self.group, self.what, self.completion)
+
+
+class Exit:
+    """One producer's exit: whether it hands on what it owes, decided once and before the producer runs.
+
+    Deferred: the consumer does the reduction. Else the exit reduces at once and hands on a Full. `why` says which.
+    """
+
+    def __init__(self, group: Group, what: str, *, tokens: int, consumer: bool = True, scattered: bool = False,
+                 completion: Completion | None = None) -> None:  # fmt: skip
+        """consumer: somebody downstream takes the sum. scattered: the residual holds a share of the tokens only."""
+        self.group, self.what, self.completion = group, what, completion
+        if tokens == 0:
+            self.why = "an empty batch never defers"
+        elif not consumer:
+            self.why = "nobody downstream takes the sum"
+        elif scattered:
+            self.why = "the residual is scattered over the ranks"
+        else:
+            self.why = ""
+        self.deferred = not self.why
+        self._used = False
+
+    def hand_on(self, tensor: Any) -> PartialSum | Full:
+        """tensor [T, H], this rank's addend: owed where this exit defers, else reduced here (nothing for no rows)."""
+        self._once()
+        if self.deferred:
+            return PartialSum(tensor, self.group, self.what, self.completion)
+        return Full((self.completion or self.group.all_reduce)(tensor) if tensor.shape[0] else tensor)
+
+    def hand_on_finalize(self, operands: FinalizeOperands) -> DeferredFinalize:
+        """Raises UnaskedHandoff where this exit reduces at once: the producer then sums and calls hand_on."""
+        self._once()
+        if not self.deferred:
+            raise UnaskedHandoff(f"{self.what} handed on a finalize that its exit did not ask for ({self.why}).")
+        return DeferredFinalize(operands, self.group, self.what, self.completion)
+
+    def _once(self) -> None:
+        if self._used:
+            raise UnaskedHandoff(f"{self.what} was handed on before: an exit decides for one forward of one producer.")
+        self._used = True
 
 
 class ForwardScope:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from fusionscope.fusion_runtime.errors import WrongGroup
-from fusionscope.fusion_runtime.ownership import Owed
+from fusionscope.fusion_runtime.errors import BadOperands, MixedWithScattered, WrongGroup
+from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.ownership import Owed, Scattered
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
 from fusionscope.fusion_runtime.paths.registry import get_path
 
@@ -13,15 +15,61 @@ if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
 
 
-def choose(boundary: str, subtype: str, owed: Owed, shape: SiteShape, ctx: DecodeContext) -> tuple[Path, str]:
-    """The path to run and "" or "path: reason" if the one asked for declined. Raises WrongGroup."""
+@dataclass(frozen=True)
+class Choice:
+    """The path to run; `declined` is "" or "path: reason" if the one asked for stepped back.
+
+    quantise_after: the path does all but the quantising, which follows as an operation of its own.
+    """
+
+    path: Path
+    declined: str = ""
+    quantise_after: bool = False
+
+
+def choose(boundary: str, subtype: str, layer: int, owed: Owed, shape: SiteShape, ctx: DecodeContext) -> Choice:
+    """Falls back in this order: the path asked for, the same with the quantising left out of it, split.
+
+    Raises WrongGroup where the sum is owed to another group than the forward's.
+    """
     if owed.group is not ctx.group:
         raise WrongGroup(
             f"{owed.what} belongs to another group ({owed.group.kind}, {owed.group.size} ranks) than the forward "
             f"({ctx.group.kind}, {ctx.group.size} ranks): complete it over its own group first."
         )
-    wanted = get_path(ctx.paths.path_for(boundary, subtype))
-    reason = wanted.declines(boundary, shape=shape, group=ctx.group)
-    if reason is None:
-        return wanted, ""
-    return get_path("split"), f"{wanted.name}: {reason}"
+    wanted = get_path(ctx.paths.path_for(boundary, subtype, layer))
+    decline = _declines(wanted, boundary, owed, shape, ctx)
+    if decline is None:
+        return Choice(wanted)
+    declined = f"{wanted.name}: {decline}"
+    if decline.gate is Gate.QUANT_UNSUPPORTED:
+        without = replace(shape, quant=None)
+        if _declines(wanted, boundary, owed, without, ctx) is None:
+            return Choice(wanted, declined, quantise_after=True)
+    return Choice(get_path("split"), declined)
+
+
+def _declines(path: Path, boundary: str, owed: Owed, shape: SiteShape, ctx: DecodeContext) -> Decline | None:
+    if path.name == "split":
+        return None
+    if path.name in ctx.unavailable:
+        return ctx.unavailable[path.name]
+    if owed.completion is not None:
+        return Decline(Gate.OWN_COMPLETION, "the sum is completed in its own way, not by one all-reduce")
+    return path.declines(boundary, shape=shape, group=ctx.group)
+
+
+def check_beside(owed: Any, tokens: int, dtype: Any, other: Any, name: str) -> None:
+    """`other` [tokens, ...] must be whole and of one dtype with what is owed.
+
+    Raises MixedWithScattered where it holds a share of the tokens, BadOperands on another dtype.
+    """
+    what = getattr(owed, "what", "the update")
+    if isinstance(other, Scattered) or other.shape[0] != tokens:
+        rows = other.tensor.shape[0] if isinstance(other, Scattered) else other.shape[0]
+        raise MixedWithScattered(
+            f"{what} is a sum for {tokens} tokens and the {name} holds {rows}: gather the {name} first, "
+            "or let the producer's exit reduce at once."
+        )
+    if other.dtype != dtype:
+        raise BadOperands(f"{what} is {dtype} and the {name} {other.dtype}: bring both to one storage dtype.")

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries.dispatch import choose
+from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, choose
 from fusionscope.fusion_runtime.errors import NotReduced
 from fusionscope.fusion_runtime.ownership import Full, PartialSum
 from fusionscope.fusion_runtime.paths.base import SiteShape
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
+
+Tensor = Any
 
 NAME = "mhc_post"
 
@@ -42,13 +44,30 @@ def apply(full: Full, streams: Any, post: Any, comb: Any) -> Any:
     return (post.float()[:, :, None] * full.tensor.float()[:, None, :] + mixed).to(streams.dtype)
 
 
-def run(owed: PartialSum, streams: Any, post: Any, comb: Any, *, subtype: str, layer: int, ctx: DecodeContext) -> Any:
+def run(
+    owed: PartialSum | Full,
+    streams: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    *,
+    subtype: str,
+    layer: int,
+    ctx: DecodeContext,
+) -> Tensor:
     """New streams [T, 4, H] from owed [T, H], streams [T, 4, H], post [T, 4] f32, comb [T, 4, 4] f32.
 
-    Takes the chosen path, or split where it declines; records the site. Does the one all-reduce that is owed.
+    Takes the chosen path, or split where it declines; records the site. Does the one all-reduce that is owed. A Full
+    owes nothing: the write runs and no site is recorded. Raises NotReduced for a bare tensor, WrongGroup,
+    MixedWithScattered.
     """
+    if not isinstance(owed, PartialSum | Full):
+        raise NotReduced(f"mhc_post needs a PartialSum or a Full, not {type(owed).__name__}: let an Exit hand it on.")
+    value = owed.tensor if isinstance(owed, Full) else owed
+    check_beside(owed, value.shape[0], value.dtype, streams, "streams")
+    if isinstance(owed, Full):
+        return ctx.ops.mhc_post(owed.tensor, streams, post, comb)
     tokens, hidden = owed.shape
-    shape = SiteShape(tokens, hidden, owed.dtype, streams.device)
-    path, declined = choose(NAME, subtype, owed, shape, ctx)
-    with ctx.recorder.site(NAME, subtype, layer, path.name, declined):
-        return path.mhc_post(owed, streams, post, comb, ctx)
+    shape = SiteShape(tokens, hidden, owed.dtype, owed.device, contiguous=owed.contiguous)
+    choice = choose(NAME, subtype, layer, owed, shape, ctx)
+    with ctx.recorder.site(NAME, subtype, layer, choice.path.name, choice.declined):
+        return choice.path.mhc_post(owed, streams, post, comb, ctx)

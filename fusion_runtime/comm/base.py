@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -20,3 +21,11 @@ class Group(ABC):
     @abstractmethod
     def all_gather_last(self, x: Any) -> Any:
         """x [T, V/size] of every rank side by side in rank order: [T, V]."""
+
+    def agree(self, able: Sequence[bool]) -> list[bool]:
+        """For each entry whether every rank says so; every rank must call it, with as many entries."""
+        return list(able)
+
+    def same(self, number: int) -> bool:
+        """Whether every rank has this number (of 32 bits); every rank must call it."""
+        return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -33,3 +34,20 @@ class ProcessGroup(Group):
         parts = [torch.empty_like(x) for _ in range(self.size)]
         dist.all_gather(parts, x.contiguous(), group=self._group)
         return torch.cat(parts, -1)
+
+    def agree(self, able: Sequence[bool]) -> list[bool]:
+        if not able:
+            return []
+        return [bool(bit) for bit in self._least([int(bit) for bit in able])]
+
+    def same(self, number: int) -> bool:
+        least, most = self._least([number, -number])
+        return least == -most
+
+    def _least(self, numbers: Sequence[int]) -> list[int]:
+        """The smallest over the ranks, entry by entry."""
+        where = torch.device("cuda", torch.cuda.current_device()) if "nccl" in self.kind else torch.device("cpu")
+        row = torch.tensor(numbers, dtype=torch.int64, device=where)
+        if self.size > 1:
+            dist.all_reduce(row, op=dist.ReduceOp.MIN, group=self._group)
+        return [int(number) for number in row.tolist()]

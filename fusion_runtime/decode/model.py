@@ -32,7 +32,9 @@ def ops_for(device: Any) -> ModuleType:
 
 def make_context(group: Group, device: Any, paths: PathChoice | None = None) -> DecodeContext:
     """A context with the device's operations; paths come from FUSIONSCOPE_PATHS if none are given."""
-    return DecodeContext(group, ops_for(device), PathChoice.from_environment() if paths is None else paths)
+    return DecodeContext(
+        group, ops_for(device), PathChoice.from_environment() if paths is None else paths, device=device
+    )
 
 
 class DecodeModel:

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from fusionscope.fusion_runtime import quant
 from fusionscope.fusion_runtime.decode.one_launch import one_launch
 from fusionscope.fusion_runtime.decode.reference_mhc import hc_coefficients
+from fusionscope.fusion_runtime.quant import InputQuant, QuantisedActivation
 
 Tensor = Any
 
@@ -60,10 +62,11 @@ def stream_mean(R: Tensor) -> Tensor:
 
 
 @one_launch
-def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
-    """x [T, D] (token stride), w [D] -> [T, D]: x * rsqrt(mean(x^2) + eps) * w, w in x's dtype."""
+def rmsnorm(x: Tensor, w: Tensor, eps: float, weight_bias: float = 0.0) -> Tensor:
+    """x [T, D] (token stride), w [D] -> [T, D]: x * rsqrt(mean(x^2) + eps) * (w + weight_bias), w in x's dtype."""
     xf = _f32(x)
-    return _as(xf * torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps) * w, x)
+    gain = _f32(w) + weight_bias if weight_bias else w
+    return _as(xf * torch.rsqrt(xf.square().mean(-1, keepdim=True) + eps) * gain, x)
 
 
 @one_launch
@@ -73,6 +76,12 @@ def add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor, eps: float, weight_bias:
     gain = _f32(w) + weight_bias if weight_bias else _f32(w)
     normed = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + eps) * gain
     return _as(normed, x), _as(total, x)
+
+
+@one_launch
+def quantise(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
+    """x [T, H] -> what the consumer asks for; see quant.quantise."""
+    return quant.quantise(x, wanted)
 
 
 @one_launch

@@ -7,45 +7,65 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.gates import Decline
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
+from fusionscope.fusion_runtime.quant import Activation, InputQuant, QuantKey
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
 
+Tensor = Any
+
 
 @dataclass(frozen=True)
 class SiteShape:
-    """What gates look at, besides the group: tokens T, hidden H, the tensors' dtype and device, top_k (0: no MoE)."""
+    """What gates look at, besides the group; the same on every rank.
+
+    tokens T, hidden H, the tensors' dtype and device, top_k (0: no MoE). ends: what a moe_finalize ends in, "norm" or
+    "mhc" ("" for other boundaries). quant: the key of the normed output, None for the storage dtype. gamma_dtype and
+    eps: of the norm, None where there is none. residual: whether one is added. contiguous: of the owed tensor.
+    """
 
     tokens: int
     hidden: int
     dtype: Any
     device: Any
     top_k: int = 0
-
-
-@dataclass(frozen=True)
-class Norm:
-    """RMSNorm: y = r * rsqrt(mean(r^2) + eps) * (weight + weight_bias), weight [H]."""
-
-    weight: Any
-    eps: float
-    weight_bias: float = 0.0
+    ends: str = ""
+    quant: QuantKey | None = None
+    gamma_dtype: Any = None
+    eps: float | None = None
+    residual: bool = True
+    contiguous: bool = True
 
 
 class Path(ABC):
-    """One way to run boundaries. Methods consume what is owed exactly once and never change their other inputs."""
+    """One way to run boundaries. Methods consume what is owed exactly once and never change their other inputs.
+
+    A site goes: `unavailable` (asked once, agreed over the ranks), then `declines` (asked at every site, from facts
+    that all ranks share), then the method. A method may not step back any more: past `take()` it owes the sum.
+    """
 
     name: str
-    finalizes_through_post: bool = False
-    """True if `moe_finalize` covers finalize, all-reduce and mHC post at once (`finalize_post`)."""
+
+    def unavailable(self, group: Group, device: Any) -> Decline | None:
+        """What this rank alone can tell: a library, driver or GPU missing. Asked once, when a context is made.
+
+        If one rank cannot, none does; so this must not depend on anything but the machine.
+        """
+        return None
 
     @abstractmethod
-    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
-        """None if this path can run the site, else the gate that failed, as a sentence without a full stop."""
+    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
+        """None if this path can run the site. Depends on nothing that differs between ranks."""
+
+    def finalizes_through(self, ends: str) -> bool:
+        """Whether `moe_finalize` is one piece up to its end ("norm" or "mhc"), all-reduce included."""
+        return False
 
     @abstractmethod
-    def mhc_post(self, owed: PartialSum, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
+    def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         """All-reduce, then R'[t,j] = post[t,j] * x[t] + sum_k comb[t,k,j] * R[t,k].
 
         owed [T, H]; streams [T, 4, H]; post [T, 4] f32; comb [T, 4, 4] f32; returns new streams [T, 4, H].
@@ -55,30 +75,59 @@ class Path(ABC):
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         """Weighted sum over the experts, times scale, plus shared: [T, H], still owed to the group."""
 
-    def finalize_post(self, owed: DeferredFinalize, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
-        """finalize, all-reduce and mhc_post in one; only where `finalizes_through_post`."""
+    def finalize_post(
+        self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext
+    ) -> Tensor:
+        """finalize, all-reduce and mhc_post in one; only where `finalizes_through("mhc")`."""
         raise NotImplementedError(f"path {self.name} does not finalize through the mHC post.")
 
+    def finalize_norm(
+        self, owed: DeferredFinalize, residual: Tensor, norm: Norm, ctx: DecodeContext, quant: InputQuant | None = None
+    ) -> tuple[Activation, Tensor]:
+        """finalize and ar_norm in one; only where `finalizes_through("norm")`."""
+        raise NotImplementedError(f"path {self.name} does not finalize through the norm.")
+
     @abstractmethod
-    def ar_norm(self, owed: PartialSum, residual: Any, norm: Norm, ctx: DecodeContext) -> tuple[Any, Any]:
-        """All-reduce, r = sum + residual, y = RMSNorm(r); returns (y, r), both [T, H]."""
+    def ar_norm(
+        self,
+        owed: PartialSum,
+        residual: Tensor | None,
+        norm: Norm,
+        ctx: DecodeContext,
+        quant: InputQuant | None = None,
+    ) -> tuple[Activation, Tensor]:
+        """All-reduce, r = sum + residual (the sum itself where residual is None), y = RMSNorm(r).
+
+        The sum is rounded to the storage dtype before the add. Returns (y, r): r [T, H]; y [T, H], or its
+        QuantisedActivation where `quant` asks for one: y rounded to the storage dtype first, then quantised.
+        """
 
 
 class UnavailablePath(Path):
     """A path whose library or device is missing: it declines everywhere, with that reason."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, why: Decline) -> None:
         self.name = name
-        self.reason = reason
+        self.why = why
 
-    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
-        return self.reason
+    def unavailable(self, group: Group, device: Any) -> Decline | None:
+        return self.why
 
-    def mhc_post(self, owed: PartialSum, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
-        raise NotImplementedError(self.reason)
+    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
+        return self.why
+
+    def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
+        raise NotImplementedError(str(self.why))
 
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        raise NotImplementedError(self.reason)
+        raise NotImplementedError(str(self.why))
 
-    def ar_norm(self, owed: PartialSum, residual: Any, norm: Norm, ctx: DecodeContext) -> tuple[Any, Any]:
-        raise NotImplementedError(self.reason)
+    def ar_norm(
+        self,
+        owed: PartialSum,
+        residual: Tensor | None,
+        norm: Norm,
+        ctx: DecodeContext,
+        quant: InputQuant | None = None,
+    ) -> tuple[Activation, Tensor]:
+        raise NotImplementedError(str(self.why))

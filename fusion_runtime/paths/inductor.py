@@ -16,8 +16,11 @@ import torch
 
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.decode.one_launch import launch_as
+from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
-from fusionscope.fusion_runtime.paths.base import Norm, Path, SiteShape
+from fusionscope.fusion_runtime.paths.base import Path, SiteShape
+from fusionscope.fusion_runtime.quant import FP8_MAX, FP8_STATIC_TENSOR, Activation, InputQuant, QuantisedActivation
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
@@ -40,11 +43,19 @@ def finalize(gemm2: Tensor, idx: Tensor, weights: Tensor, scale: float, shared: 
     return y.to(gemm2.dtype)
 
 
-def add_rmsnorm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, bias: float) -> tuple[Tensor, Tensor]:
+def add_rmsnorm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, bias: float) -> tuple[Tensor, Tensor]:
     """The math of ar_norm after its all-reduce."""
-    r = x.float() + residual.float()
+    r = x.float() if residual is None else x.float() + residual.float()
     y = r * torch.rsqrt(r.square().mean(-1, keepdim=True) + eps) * (weight.float() + bias)
     return y.to(x.dtype), r.to(x.dtype)
+
+
+def add_rmsnorm_fp8(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, bias: float, scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """add_rmsnorm whose normed value is divided by a static scale into FP8."""
+    y, r = add_rmsnorm(x, residual, weight, eps, bias)
+    return (y.float() / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), r
 
 
 @cache
@@ -69,23 +80,44 @@ class InductorPath(Path):
         self._post = self._compiled(mhc_post)
         self._finalize = self._compiled(finalize)
         self._add_rmsnorm = self._compiled(add_rmsnorm)
+        self._add_rmsnorm_fp8 = self._compiled(add_rmsnorm_fp8)
 
     @staticmethod
     def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
         return launch_as(f"inductor::{function.__name__}", compiled)
 
-    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
-        return no_compiler() if shape.device.type == "cpu" else None
+    def unavailable(self, group: Group, device: Any) -> Decline | None:
+        problem = no_compiler() if torch.device(device).type == "cpu" else None
+        return Decline(Gate.NO_COMPILER, problem) if problem else None
 
-    def mhc_post(self, owed: PartialSum, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
+    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
+        if boundary not in ("ar_norm", "moe_finalize", "mhc_post"):
+            return Decline(Gate.NOT_COVERED, f"there is no compiled {boundary}")
+        if shape.quant not in (None, FP8_STATIC_TENSOR):
+            return Decline(Gate.QUANT_UNSUPPORTED, f"only {FP8_STATIC_TENSOR} is compiled, not {shape.quant}")
+        return None
+
+    def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         return self._post(owed.complete().tensor, streams, post, comb)
 
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         p = owed.take()
-        return PartialSum(self._finalize(p.gemm2_out, p.idx, p.weights, p.scale, p.shared), owed.group, owed.what)
+        return owed.summed(self._finalize(p.gemm2_out, p.idx, p.weights, p.scale, p.shared))
 
-    def ar_norm(self, owed: PartialSum, residual: Any, norm: Norm, ctx: DecodeContext) -> tuple[Any, Any]:
+    def ar_norm(
+        self,
+        owed: PartialSum,
+        residual: Tensor | None,
+        norm: Norm,
+        ctx: DecodeContext,
+        quant: InputQuant | None = None,
+    ) -> tuple[Activation, Tensor]:
         full = owed.complete().tensor
-        normed, total = self._add_rmsnorm(full, residual, norm.weight, norm.eps, norm.weight_bias)
-        return normed, total
+        operands = (full, residual, norm.weight, norm.eps, norm.weight_bias)
+        if quant is None:
+            normed, total = self._add_rmsnorm(*operands)
+            return normed, total
+        data, total = self._add_rmsnorm_fp8(*operands, quant.scale)
+        shape = (int(full.shape[0]), int(full.shape[1]))
+        return QuantisedActivation(quant.key, data, quant.scale, shape, full.dtype), total

@@ -1,37 +1,62 @@
-"""Finds a path by name. A path whose library or device is missing is there too, and declines with the reason."""
+"""Finds a path by name. A path whose library or device is missing is there too, and declines with the reason.
+
+Nothing is imported before its path is asked for.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from functools import cache
 
 import torch
 
+from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
-from fusionscope.fusion_runtime.paths.split import SplitPath
+
+Loader = Callable[[], Path]
 
 
-@cache
-def get_path(name: str) -> Path:
-    """The one instance of the path `name` (one of context.PATH_NAMES)."""
-    if name == "split":
-        return SplitPath()
-    if name == "inductor":
-        from fusionscope.fusion_runtime.paths.inductor import InductorPath
+def _split() -> Path:
+    from fusionscope.fusion_runtime.paths.split import SplitPath
 
-        return InductorPath()
-    if name == "triton":
-        return _triton()
-    raise KeyError(name)
+    return SplitPath()
+
+
+def _inductor() -> Path:
+    from fusionscope.fusion_runtime.paths.inductor import InductorPath
+
+    return InductorPath()
 
 
 def _triton() -> Path:
     if importlib.util.find_spec("triton") is None:
-        return UnavailablePath("triton", "Triton is not installed: pip install 'fusionscope[runtime]'")
+        why = Decline(Gate.LIBRARY_MISSING, "Triton is not installed: pip install 'fusionscope[runtime]'")
+        return UnavailablePath("triton", why)
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
-        return UnavailablePath("triton", "Triton needs a CUDA GPU and this process sees none")
+        return UnavailablePath("triton", Decline(Gate.NO_DEVICE, "Triton needs a GPU and this process sees none"))
     from fusionscope.fusion_runtime.paths.triton import TritonPath
 
     path: Path = TritonPath()
     return path
+
+
+_loaders: dict[str, Loader] = {"split": _split, "inductor": _inductor, "triton": _triton}
+
+
+def path_names() -> tuple[str, ...]:
+    """Every path that can be chosen; `split` comes first, is the default and never declines."""
+    return tuple(_loaders)
+
+
+def register_path(name: str, load: Loader) -> None:
+    """Adds a path, or puts another in its place; `load` runs once, when the path is first asked for."""
+    _loaders[name] = load
+    get_path.cache_clear()
+
+
+@cache
+def get_path(name: str) -> Path:
+    """The one instance of the path `name`. Raises KeyError for a name that is not in path_names()."""
+    return _loaders[name]()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fusionscope.fusion_runtime.boundaries import ar_norm
 from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.gates import Decline
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
-from fusionscope.fusion_runtime.paths.base import Norm, Path, SiteShape
+from fusionscope.fusion_runtime.paths.base import Path, SiteShape
+from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
+
+Tensor = Any
 
 
 class SplitPath(Path):
@@ -17,21 +23,23 @@ class SplitPath(Path):
 
     name = "split"
 
-    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> str | None:
+    def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
         return None
 
-    def mhc_post(self, owed: PartialSum, streams: Any, post: Any, comb: Any, ctx: DecodeContext) -> Any:
-        full = owed.complete()
-        return ctx.ops.mhc_post(full.tensor, streams, post, comb)
+    def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
+        return ctx.ops.mhc_post(owed.complete().tensor, streams, post, comb)
 
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         parts = owed.take()
         y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        if parts.shared is not None:
-            y = ctx.ops.add(y, parts.shared)
-        return PartialSum(y, owed.group, owed.what)
+        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
-    def ar_norm(self, owed: PartialSum, residual: Any, norm: Norm, ctx: DecodeContext) -> tuple[Any, Any]:
-        full = owed.complete()
-        normed, total = ctx.ops.add_rmsnorm(full.tensor, residual, norm.weight, norm.eps, norm.weight_bias)
-        return normed, total
+    def ar_norm(
+        self,
+        owed: PartialSum,
+        residual: Tensor | None,
+        norm: Norm,
+        ctx: DecodeContext,
+        quant: InputQuant | None = None,
+    ) -> tuple[Activation, Tensor]:
+        return ar_norm.after_sum(owed.complete().tensor, residual, norm, ctx, quant)

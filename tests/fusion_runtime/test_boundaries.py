@@ -16,7 +16,8 @@ from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.errors import ConsumedTwice, NotReduced, WrongGroup
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
 from fusionscope.fusion_runtime.paths import inductor, registry
-from fusionscope.fusion_runtime.paths.base import Norm, Path, UnavailablePath
+from fusionscope.fusion_runtime.norms import Norm
+from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
 
 T, H, K, P = 3, 32, 2, 8
 
@@ -116,7 +117,7 @@ def test_moe_finalize_paths_equal_the_reference(path: str, shared: bool, dtype: 
     group = SingleGroup()
     ctx = context(group, f"moe_finalize={path}")
     with ForwardScope():
-        new = moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
+        new = moe_finalize.run_mhc(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
     want = moe_finalize.reference([parts], streams, post, comb)
     torch.testing.assert_close(new, want, atol=4 * close, rtol=close)
     assert [(r.boundary, r.subtype, r.path) for r in ctx.recorder.rows] == [
@@ -189,12 +190,12 @@ def test_without_a_compiler_inductor_declines_and_split_runs(monkeypatch: pytest
     ctx = context(group, "mhc_post=inductor,moe_finalize=inductor")
     try:
         parts = moe_operands(0, torch.float32)
-        moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
+        moe_finalize.run_mhc(DeferredFinalize(parts, group), streams, post, comb, layer=3, ctx=ctx)
     finally:
         inductor.no_compiler.cache_clear()
     assert [row.path for row in ctx.recorder.rows] == ["split", "split"]
     assert {row.declined for row in ctx.recorder.rows} == {
-        "inductor: no C++ compiler found: install g++ or clang++, or name one in CXX"
+        "inductor: no C++ compiler found: install g++ or clang++, or name one in CXX [no_compiler]"
     }
 
 
@@ -214,12 +215,12 @@ def test_triton_without_a_gpu_declines_with_a_reason(monkeypatch: pytest.MonkeyP
     try:
         path = registry.get_path("triton")
         assert isinstance(path, UnavailablePath)
-        assert path.reason == "Triton needs a CUDA GPU and this process sees none"
+        assert str(path.why) == "Triton needs a GPU and this process sees none [no_device]"
         streams, post, comb = mhc_operands(torch.float32)
         group = SingleGroup()
         ctx = context(group, "mhc_post=triton")
         mhc_post.run(PartialSum(draw(1, T, H), group), streams, post, comb, subtype="attn_exit", layer=0, ctx=ctx)
-        assert (ctx.recorder.rows[0].path, ctx.recorder.rows[0].declined) == ("split", f"triton: {path.reason}")
+        assert (ctx.recorder.rows[0].path, ctx.recorder.rows[0].declined) == ("split", f"triton: {path.why}")
     finally:
         registry.get_path.cache_clear()
 
@@ -227,9 +228,11 @@ def test_triton_without_a_gpu_declines_with_a_reason(monkeypatch: pytest.MonkeyP
 def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     class Wide(Path):
         name = "triton"
-        finalizes_through_post = True
 
-        def declines(self, boundary: str, *, shape: Any, group: Any) -> str | None:
+        def finalizes_through(self, ends: str) -> bool:
+            return ends == "mhc"
+
+        def declines(self, boundary: str, *, shape: Any, group: Any) -> None:
             assert (boundary, shape.tokens, shape.hidden, shape.top_k) == ("moe_finalize", T, H, K)
             return None
 
@@ -243,12 +246,13 @@ def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPat
 
     wide = Wide()
     monkeypatch.setattr("fusionscope.fusion_runtime.boundaries.dispatch.get_path", lambda name: wide)
+    monkeypatch.setattr("fusionscope.fusion_runtime.context.get_path", lambda name: wide)
     streams, post, comb = mhc_operands(torch.float32)
     group = SingleGroup()
     ctx = context(group, "moe_finalize=triton")
     with ForwardScope():
         parts = moe_operands(0, torch.float32)
-        new = moe_finalize.run(DeferredFinalize(parts, group), streams, post, comb, layer=4, ctx=ctx)
+        new = moe_finalize.run_mhc(DeferredFinalize(parts, group), streams, post, comb, layer=4, ctx=ctx)
     torch.testing.assert_close(new, moe_finalize.reference([parts], streams, post, comb))
     assert [(r.boundary, r.layer, r.path) for r in ctx.recorder.rows] == [
         ("moe_finalize", 4, "triton"),

@@ -7,8 +7,9 @@ pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionscope.fusion_runtime.context import PATH_NAMES, SUBTYPES, PathChoice
+from fusionscope.fusion_runtime.context import SUBTYPES, PathChoice
 from fusionscope.fusion_runtime.errors import BadPathChoice
+from fusionscope.fusion_runtime.paths.registry import path_names
 
 
 def test_default_is_split_everywhere() -> None:
@@ -24,6 +25,14 @@ def test_subtype_goes_before_boundary_whatever_the_order() -> None:
         assert choice.path_for("moe_finalize", "ffn_exit") == "split"
 
 
+def test_a_layer_goes_before_its_kind() -> None:
+    choice = PathChoice.parse("mhc_post:ffn_exit@3=triton,mhc_post@4=inductor,mhc_post:attn_exit=inductor")
+    assert choice.path_for("mhc_post", "ffn_exit", 3) == "triton"
+    assert choice.path_for("mhc_post", "attn_exit", 3) == "inductor"
+    assert choice.path_for("mhc_post", "ffn_exit", 4) == "inductor"
+    assert choice.path_for("mhc_post", "ffn_exit", 5) == "split"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -33,6 +42,8 @@ def test_subtype_goes_before_boundary_whatever_the_order() -> None:
         ("mhc_post:residual=split", "no subtype 'residual': choose from attn_exit, ffn_exit"),
         ("mhc_post:=split", "no subtype ''"),
         ("mhc_post=", "no path ''"),
+        ("mhc_post@=split", "'' is not a layer: write for example mhc_post@3=split"),
+        ("mhc_post:ffn_exit@-1=split", "'-1' is not a layer"),
         ("mhc_post=split,mhc_post=triton", "given two paths, split and triton"),
     ],
 )
@@ -48,9 +59,10 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PathChoice.from_environment().path_for("moe_finalize", "ffn_exit") == "inductor"
 
 
-sites = [*SUBTYPES, *(f"{b}:{s}" for b, subtypes in SUBTYPES.items() for s in subtypes)]
+kinds = [*SUBTYPES, *(f"{b}:{s}" for b, subtypes in SUBTYPES.items() for s in subtypes)]
+sites = [*kinds, *(f"{kind}@{layer}" for kind in kinds for layer in (0, 17))]
 
 
-@given(st.dictionaries(st.sampled_from(sites), st.sampled_from(PATH_NAMES)))
+@given(st.dictionaries(st.sampled_from(sites), st.sampled_from(path_names())))
 def test_printing_and_parsing_are_inverse(chosen: dict[str, str]) -> None:
     assert PathChoice.parse(str(PathChoice(chosen))) == PathChoice(chosen)

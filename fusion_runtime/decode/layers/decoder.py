@@ -44,6 +44,6 @@ class DecoderLayer:
         x, post, comb = self.ffn_mhc.read(streams, ctx)
         if isinstance(self.ffn, MoeFfn):
             deferred = self.ffn.forward(x, ctx)
-            return moe_finalize.run(deferred, streams, post, comb, layer=self.index, ctx=ctx)
+            return moe_finalize.run_mhc(deferred, streams, post, comb, layer=self.index, ctx=ctx)
         owed = self.ffn.forward(x, ctx)
         return mhc_post.run(owed, streams, post, comb, subtype="ffn_exit", layer=self.index, ctx=ctx)
