@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT
+from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, kernels
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.forwards import Forward
+from fusionscope.analysis.forwards import Forward, forwards
 from fusionscope.analysis.schedule import build
 from fusionscope.analysis.sites import Site
-from fusionscope.profiler.trace import table
+from fusionscope.profiler.importing import import_files
+from fusionscope.profiler.trace import Trace, table
 
 
 def test_fusing_both_sites_gives_the_fused_span(made: Callable[..., Analysed]) -> None:
@@ -51,6 +53,54 @@ def test_overlap_under_programmatic_launch_is_kept(made: Callable[..., Analysed]
     assert run.schedule().retimed_span([shorter], np.full((1, 1), 500.0)).tolist() == [1_200]
 
 
+def test_an_overlapping_launch_begins_before_no_launch_that_it_waited_for(made: Callable[..., Analysed]) -> None:
+    # The norm overlaps 900 of the all-reduce's 1,000 ns: where that takes 200 ns, both begin together and no earlier.
+    run = made([[(GEMM, 0, 1_000), (AR, 1_100, 1_000), (NORM, 1_200, 2_000)]])
+    quick = Site("x", "", -1, (1,), 4)
+    assert run.schedule().retimed_span([quick], np.full((1, 1), 200.0)).tolist() == [1_100 + 2_000]
+
+
+def test_overlap_with_a_removed_launch_is_not_passed_on(made: Callable[..., Analysed]) -> None:
+    # The all-reduce began 100 ns after the GEMM: that the norm overlaps it does not let the norm overlap the GEMM.
+    run = made([[(GEMM, 0, 1_000), (AR, 1_100, 1_000), (NORM, 1_900, 2_000)]])
+    assert run.schedule().retimed_span([Site("x", "", -1, (1,), 4)]).tolist() == [1_000 + 2_000]
+
+
+def test_programmatic_edges_over_two_streams_keep_their_overlap(made: Callable[..., Analysed]) -> None:
+    rows = [(GEMM, 0, 1_000, 7), (AR, 900, 600, 7), (GEMM, 100, 1_300, 8), (NORM, 1_450, 400, 7)]
+    run = made([sorted(rows, key=lambda r: r[1])] * 2)
+    # In order of start: GEMM 7 (node 0), GEMM 8 (1), all-reduce (2), norm (3), which waits for both streams.
+    edges = pd.DataFrame({"rank": 0, "graph": 3, "source": [0, 2, 1], "target": [2, 3, 3], "programmatic": True})
+    found = build(run.forward, table("edges", edges))
+    assert found.real_edges and found.waits_for == ((), (), (0,), (1, 2)) and found.self_check()
+    halved = Site("x", "", -1, (2,), 4)
+    # The all-reduce ends at 1,200 instead of 1,500; the GEMM of stream 8 at 1,400 is then the later one.
+    assert found.retimed_span([halved], np.full((1, 2), 300.0)).tolist() == [1_400 - 50 + 400] * 2
+
+
+def test_a_hole_inside_a_site_is_credited_to_no_fusion(made: Callable[..., Analysed]) -> None:
+    layer = [(GEMM, 0, 10_000), (AR, 10_001, 2_000), (NORM, 12_002, 3_000)]
+    rows = [(n, s + 15_003 * k, d) for k in range(100) for n, s, d in layer]
+    # Before the last norm the GPU waited 274 us for something else.
+    rows[-1] = (NORM, rows[-1][1] + 274_000, 3_000)
+    run = made([rows])
+    sites = run.attribution.sites["ar_norm"]
+    assert len(sites) == 100 and run.forward.abutting
+    saved = run.forward.span - run.schedule().retimed_span(sites, np.full((100, 1), 5_000.0))
+    assert saved.tolist() == [100]
+
+
+def test_without_a_graph_a_gap_counts_as_the_median_gap_at_most() -> None:
+    # Between all-reduce and norm the host was away for 50 us; its other gaps are 100 ns.
+    rows = [SPLIT[0], SPLIT[1], *((n, s + 50_000, d) for n, s, d in SPLIT[2:])]  # type: ignore[misc]
+    trace = Trace(kernels=kernels([rows], nodes=False).assign(replay=-1))
+    forward = forwards(trace)[0]
+    found = build(forward)
+    assert found.gap_cap == 100 and found.self_check()
+    site = Site("ar_norm", "", -1, (1, 2), 4)
+    assert (forward.span - found.retimed_span([site], np.full((1, 1), 5_000.0))).tolist() == [100]
+
+
 def test_real_edges_replace_inferred_ones(made: Callable[..., Analysed]) -> None:
     run = made([[(GEMM, 0, 1_000, 7), (GEMM, 0, 800, 8), (AR, 1_100, 500, 7)]])
     edges = table("edges", pd.DataFrame({"rank": 0, "graph": 3, "source": [1], "target": [2]}))
@@ -84,19 +134,22 @@ def test_nothing_replaced_is_the_measured_span_exactly(shape: list[tuple[int, in
 @pytest.mark.parametrize(
     "file",
     [
+        "kineto_4ranks_nccl.json.gz",
         "kineto_b200_eager_tp8.json.gz",
         "kineto_mi300x_sglang_decode.json.gz",
+        "kineto_mi300x_vllm_decode_full_graph.json.gz",
         "kineto_mi300x_vllm_piecewise.json.gz",
+        "kineto_v100_graphs_rank1of2.json.gz",
+        "nsys2026_2gpu_before.sqlite",
+        "nsys2026_2gpu_after.sqlite",
         "h200_ar_norm/split.nsys.sqlite",
+        "h200_ar_norm/fused.nsys.sqlite",
+        "h200_ar_norm/split.kineto.json.gz",
         "h200_tp2_skew/tp2.nsys.sqlite",
     ],
 )
-def test_every_sample_gives_its_span_back(file: str, samples: object) -> None:
-    from pathlib import Path
-
-    from fusionscope.analysis.forwards import forwards
-    from fusionscope.profiler.importing import import_files
-
-    trace = import_files([Path(str(samples)) / file])
-    for forward in forwards(trace, int(trace.kernels["rank"].min())):
-        assert build(forward).self_check()
+def test_every_replay_of_every_sample_gives_its_span_back(file: str, samples: Path) -> None:
+    trace = import_files([samples / file])
+    for rank in sorted(trace.kernels["rank"].unique()):
+        for forward in forwards(trace, int(rank)):
+            assert (build(forward).retimed_span() == forward.span).all()
