@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +47,11 @@ class Analysed:
         """The run's name, else its id."""
         return self.run.info.name or self.run.info.id
 
+    @property
+    def layers(self) -> int:
+        """Layers of the model, -1 where neither the capture nor the user (`import --set layers=36`) said."""
+        return layers_of(self.run)
+
     def schedule(self) -> schedule.Schedule:
         """The schedule of the forward, over the graph's own edges where the capture stored them."""
         edges = self.run.trace.edges
@@ -68,7 +72,7 @@ def analyse(
     *,
     rank: int = 0,
     forward: str | None = None,
-    rules: Iterable[str | Path] = (),
+    rules: Iterable[ruleset.Source] = (),
     sites: str | None = None,
     rung: int | None = None,
 ) -> Analysed:
@@ -86,4 +90,12 @@ def analyse(
 def _attributed(run: Run, forward: Forward, rules: ruleset.Rules, sites: str | None, rung: int | None) -> Attribution:
     # Our own decode step marks every boundary it has; somebody else's provenance may cover one kind only.
     complete = "built-in model" in run.info.labels
-    return attribute(run.trace, forward, rules, complete_provenance=complete, site_filter=sites, rung=rung)
+    return attribute(
+        run.trace, forward, rules, complete_provenance=complete, site_filter=sites, rung=rung, layers=layers_of(run)
+    )
+
+
+def layers_of(run: Run) -> int:
+    """Layers of the model of a run, -1 where they are not known."""
+    given = run.info.settings.get("layers", "")
+    return int(given) if given.isdigit() else run.info.layers

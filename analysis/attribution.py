@@ -86,11 +86,13 @@ def attribute(
     complete_provenance: bool = False,
     site_filter: str | None = None,
     rung: int | None = None,
+    layers: int = -1,
 ) -> Attribution:
     """Attribute one forward.
 
     `complete_provenance`: the capture marked every boundary it has, so that a kind it did not mark has no sites.
-    `site_filter` keeps sites only (see `sites.select`); `rung` uses that rung alone (1, 2 or 4).
+    `site_filter` keeps sites only (see `sites.select`); `rung` uses that rung alone (1, 2 or 4). `layers` of the model,
+    where they are known, check the kinds that expect so many sites a layer.
     Raises FusionScopeError for a bad filter, or a rung that the trace cannot serve.
     """
     names = forward.nodes["name"].astype(str).tolist()
@@ -110,10 +112,23 @@ def attribute(
             by_mark = True
         sites[kind] = _told(marked.get(kind, []), ruled.get(kind, [])) if by_mark else ruled[kind]
         rungs[kind] = marked_rung if by_mark else 4
+    warnings += _unexpected(rules, sites, layers)
     if site_filter:
         check_kinds(site_filter, sites)
         sites = {kind: select(found, site_filter) for kind, found in sites.items()}
     return Attribution(forward, roles, sites, rungs, tuple(warnings))
+
+
+def _unexpected(rules: Rules, sites: dict[str, list[Site]], layers: int) -> list[str]:
+    found = []
+    for rule in rules.boundaries:
+        expected = rule.expected(layers)
+        if expected is not None and expected != len(sites[rule.name]):
+            found.append(
+                f"{rule.name} has {len(sites[rule.name])} sites and its rules expect {expected}: `fusionscope rules "
+                "check FILE RUN` shows where it almost matches."
+            )
+    return found
 
 
 #: The kinds that our own decode step marks wherever it has them.

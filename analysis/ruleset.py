@@ -1,19 +1,21 @@
-"""Reads rules: the shipped TOML files and a user's, into one checked set."""
+"""Rules: what role a kernel plays, and what the kinds of boundary look like as sequences of roles."""
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
+from fusionscope.analysis.patterns import found_in
 from fusionscope.profiler.errors import FusionScopeError
 
 #: Forms of one boundary: what it looks like before a fusion, and after.
 SPLIT, FUSED = "split", "fused"
+#: What becomes of the launches of an element: part of the boundary, or in between and left alone.
+TAKEN, KEPT = "taken", "kept"
+#: As many repeats as there are.
+ALL = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -27,17 +29,32 @@ class Role:
 
 @dataclass(frozen=True)
 class Element:
-    """One place of a sequence: a role, or a pattern of kernel names."""
+    """One place of a sequence: a role, a pattern of kernel names, or any of several such elements.
+
+    It takes `least` to `most` launches in a row, as many as it can. One that lies `between` others takes as few as it
+    must, none included; with `fate` KEPT its launches do not belong to the boundary.
+    """
 
     role: str = ""
     name: re.Pattern[str] | None = None
-    optional: bool = False
+    any_of: tuple[Element, ...] = ()
+    least: int = 1
+    most: int = 1
+    fate: str = TAKEN
+    between: bool = False
 
     def matches(self, role: str, names: tuple[str, str]) -> bool:
         """Whether a launch with this role and these names (demangled, raw) fills the place."""
+        if self.any_of:
+            return any(element.matches(role, names) for element in self.any_of)
         if self.name is not None:
-            return any(self.name.search(n) for n in names)
+            return found_in(self.name, *names)
         return role == self.role
+
+    def __str__(self) -> str:
+        if self.any_of:
+            return f"any of {', '.join(map(str, self.any_of))}"
+        return f"name {self.name.pattern!r}" if self.name is not None else f"role {self.role}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,17 @@ class BoundaryRule:
     title: str
     forms: tuple[Form, ...]
     subtype_by_last: dict[str, str] = field(default_factory=dict)
+    #: Sites that a forward should have: a number, or so many a layer ("layers", "2 layers"); "" where nobody says.
+    expect_sites: str = ""
+
+    def expected(self, layers: int) -> int | None:
+        """The number of sites to expect; None where the rule, or the run's number of layers (-1), is silent."""
+        number, _, unit = self.expect_sites.partition(" ")
+        if not self.expect_sites:
+            return None
+        if number.isdigit() and not unit:
+            return int(number)
+        return (int(number) if unit else 1) * layers if layers > 0 else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +99,7 @@ class Rules:
     def role_of(self, name: str, raw_name: str = "") -> str:
         """The role of a kernel, "" where no rule knows it."""
         for role in self.roles:
-            if role.pattern.search(name) or (raw_name and role.pattern.search(raw_name)):
+            if found_in(role.pattern, name, raw_name):
                 return role.role
         return ""
 
@@ -84,84 +112,34 @@ class Rules:
         raise FusionScopeError(f"There is no boundary kind {name}: choose {kinds}, or define it in --rules FILE.")
 
 
-def load(files: Iterable[str | Path] = ()) -> Rules:
-    """The shipped rules with a user's files before them, so that a user's roles and kinds win.
+@dataclass(frozen=True)
+class AdHoc:
+    """A boundary that the command line defines: KIND=ELEMENT;ELEMENT;…"""
+
+    text: str
+
+
+#: Where rules come from: a TOML file, the name of a shipped one, or a definition on the command line.
+Source = str | Path | AdHoc
+
+
+def load(sources: Iterable[Source] = ()) -> Rules:
+    """The shipped rules with a user's before them, so that a user's roles and kinds win.
 
     Raises FusionScopeError for a file that is missing, is not TOML, or holds an unknown key or a bad pattern.
     """
-    folder = resources.files("fusionscope.analysis.rules")
-    sources = [(str(f), _text(Path(f))) for f in files]
-    sources += [(n, (folder / n).read_text(encoding="utf-8")) for n in ("roles.toml", "boundaries.toml")]
-    roles: list[Role] = []
+    from fusionscope.analysis.rulefile import parse, parse_adhoc, shipped_text, text_of
+
+    sources = list(sources)
+    files = [s for s in sources if not isinstance(s, AdHoc)]
+    parsed = [parse(str(s), text_of(s)) for s in files]
+    parsed += [parse(n, shipped_text(n)) for n in ("roles.toml", "boundaries.toml")]
+    roles = tuple(role for part, _ in parsed for role in part)
+    known = {role.role for role in roles}
+    defined = [parse_adhoc(s.text, known) for s in sources if isinstance(s, AdHoc)]
     kinds: dict[str, BoundaryRule] = {}
-    for where, text in sources:
-        try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise FusionScopeError(f"{where} is not valid TOML ({error}): correct it there.") from error
-        _only(where, data, {"role", "boundary"})
-        roles += [_role(where, entry) for entry in data.get("role", [])]
-        for entry in data.get("boundary", []):
-            rule = _boundary(where, entry)
-            kinds.setdefault(rule.name, rule)
-    shipped = ["ar_norm", "moe_finalize", "mhc_post", "add_norm"]
-    ordered = [kinds[n] for n in shipped] + [rule for n, rule in kinds.items() if n not in shipped]
-    return Rules(tuple(roles), tuple(ordered))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FusionScopeError(f"The rules file {path} cannot be read ({why}): check the path.") from error
-
-
-def _only(where: str, data: dict[str, Any], allowed: set[str]) -> None:
-    unknown = sorted(set(data) - allowed)
-    if unknown:
-        raise FusionScopeError(f"{where} has an unknown key {unknown[0]!r}: allowed are {', '.join(sorted(allowed))}.")
-
-
-def _pattern(where: str, text: object) -> re.Pattern[str]:
-    try:
-        return re.compile(str(text))
-    except re.error as error:
-        raise FusionScopeError(f"{where} has a pattern that is no regular expression, {text!r} ({error}).") from error
-
-
-def _role(where: str, entry: dict[str, Any]) -> Role:
-    _only(where, entry, {"role", "pattern", "vendor", "source"})
-    for key in ("role", "pattern"):
-        if key not in entry:
-            raise FusionScopeError(f"{where} has a [[role]] without {key!r}: add it.")
-    return Role(str(entry["role"]), _pattern(where, entry["pattern"]), str(entry.get("vendor", "both")))
-
-
-def _element(where: str, entry: str | dict[str, Any]) -> Element:
-    if isinstance(entry, str):
-        return Element(role=entry)
-    _only(where, entry, {"role", "name", "optional"})
-    if ("role" in entry) == ("name" in entry):
-        raise FusionScopeError(f"{where} has an element that needs either 'role' or 'name': {entry}.")
-    name = _pattern(where, entry["name"]) if "name" in entry else None
-    return Element(role=str(entry.get("role", "")), name=name, optional=bool(entry.get("optional", False)))
-
-
-def _boundary(where: str, entry: dict[str, Any]) -> BoundaryRule:
-    _only(where, entry, {"name", "title", "split", "fused", "subtype_by_last"})
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", str(entry.get("name", ""))):
-        raise FusionScopeError(f"{where} has a [[boundary]] whose name is not one word of letters, digits and _.")
-    forms = []
-    for kind in (SPLIT, FUSED):
-        for form in entry.get(kind, []):
-            _only(where, form, {"sequence", "subtype", "unless_in"})
-            sequence = tuple(_element(where, e) for e in form.get("sequence", []))
-            if all(e.optional for e in sequence):
-                raise FusionScopeError(f"{where}: a form of {entry['name']} needs an element that is not optional.")
-            forms.append(Form(kind, sequence, str(form.get("subtype", "")), tuple(form.get("unless_in", ()))))
-    if not forms:
-        raise FusionScopeError(f"{where}: {entry['name']} has neither 'split' nor 'fused': add its sequence.")
-    return BoundaryRule(
-        str(entry["name"]), str(entry.get("title", "")), tuple(forms), dict(entry.get("subtype_by_last", {}))
-    )
+    for rule in [*defined, *(rule for _, part in parsed for rule in part)]:
+        kinds.setdefault(rule.name, rule)
+    # The shipped kinds come first, wherever they were defined: every report lists them in one order.
+    first = [kinds[rule.name] for rule in parsed[-1][1]]
+    return Rules(roles, tuple(first + [rule for rule in kinds.values() if rule not in first]))

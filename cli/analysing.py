@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fusionscope.cli.common import open_store, rule_files
+from fusionscope.cli.common import open_store, rule_sources
 
 if TYPE_CHECKING:
     from fusionscope.analysis.analysed import Analysed
@@ -23,7 +23,14 @@ RungOpt = Annotated[
 
 
 def analysed(
-    ref: str, store: Path | None, rank: int, forward: str, rules: list[Path] | None, sites: str, rung: int | None = None
+    ref: str,
+    store: Path | None,
+    rank: int,
+    forward: str,
+    rules: list[Path] | None,
+    sites: str,
+    rung: int | None = None,
+    boundaries: list[str] | None = None,
 ) -> Analysed:
     """Load a run and attribute the forward that the options name."""
     from fusionscope.analysis.analysed import analyse
@@ -32,7 +39,8 @@ def analysed(
     if rung not in (None, 1, 2, 4):
         raise FusionScopeError(f"--rung {rung} does not exist: choose 1 (graph nodes), 2 (ranges) or 4 (rules).")
     run = open_store(store).load(ref)
-    return analyse(run, rank=rank, forward=forward or None, rules=rule_files(rules), sites=sites or None, rung=rung)
+    sources = rule_sources(rules, boundaries)
+    return analyse(run, rank=rank, forward=forward or None, rules=sources, sites=sites or None, rung=rung)
 
 
 def margin_part(text: str) -> float:
@@ -49,6 +57,8 @@ def margin_part(text: str) -> float:
 
 
 def boundary_and_subtype(text: str) -> tuple[str, str]:
-    """`mhc_post:ffn_exit` as kind and subtype ("" for all of them)."""
+    """`mhc_post:ffn_exit` as kind and subtype ("" for all of them); a definition KIND=… as its kind."""
+    if "=" in text:
+        return text.partition("=")[0].strip(), ""
     kind, _, subtype = text.partition(":")
     return kind, subtype

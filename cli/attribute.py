@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.cli.analysing import RungOpt, analysed
-from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit
+from fusionscope.cli.common import (
+    BoundariesOpt,
+    ForwardOpt,
+    JsonOpt,
+    RankOpt,
+    RulesOpt,
+    RunArg,
+    SitesOpt,
+    StoreOpt,
+    emit,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,6 +30,7 @@ def attribute(
     rank: RankOpt = 0,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     sites: SitesOpt = "",
     rung: RungOpt = None,
     json: JsonOpt = False,
@@ -30,7 +41,7 @@ def attribute(
     """
     from fusionscope.analysis.tables import report
 
-    found = analysed(run, store, rank, forward, rules, sites, rung)
+    found = analysed(run, store, rank, forward, rules, sites, rung, boundary)
     payload = {"run": found.info.id, "labels": found.info.labels, **report(found.attribution, found.forwards)}
     emit(json, payload, lambda: render(found, payload))
 

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fusionscope.analysis.ruleset import Source
     from fusionscope.profiler.store import Store
 
 RunArg = Annotated[
@@ -40,8 +41,17 @@ RulesOpt = Annotated[
     typer.Option(
         "--rules",
         metavar="FILE",
-        help="A TOML file with your own roles and boundaries; may be repeated. Default: $FUSIONSCOPE_RULES.",
+        help="A TOML file with your own roles and boundaries, or `attention`; may be repeated. "
+        "Default: $FUSIONSCOPE_RULES.",
         envvar=None,
+    ),
+]
+BoundariesOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--boundary",
+        metavar="KIND=A;B",
+        help="A boundary of your own, as roles or kernel-name patterns in order: rope_kv=rotary_embedding;store_kv.",
     ),
 ]
 SitesOpt = Annotated[
@@ -57,13 +67,14 @@ def open_store(store: Path | None) -> Store:
     return Store(store)
 
 
-def rule_files(rules: list[Path] | None) -> list[Path]:
-    """The files given with `--rules`, else those of $FUSIONSCOPE_RULES (separated as $PATH is)."""
+def rule_sources(rules: list[Path] | None, boundaries: list[str] | None = None) -> list[Source]:
+    """The files given with `--rules`, else those of $FUSIONSCOPE_RULES (separated as $PATH is), and `--boundary`."""
     import os
 
-    if rules:
-        return rules
-    return [Path(part) for part in os.environ.get("FUSIONSCOPE_RULES", "").split(os.pathsep) if part]
+    from fusionscope.analysis.ruleset import AdHoc
+
+    files = rules or [Path(part) for part in os.environ.get("FUSIONSCOPE_RULES", "").split(os.pathsep) if part]
+    return [*files, *(AdHoc(text) for text in boundaries or [])]
 
 
 def emit(as_json: bool, payload: Any, render: Callable[[], RenderableType]) -> None:

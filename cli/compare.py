@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
-from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit
+from fusionscope.cli.common import (
+    BoundariesOpt,
+    ForwardOpt,
+    JsonOpt,
+    RankOpt,
+    RulesOpt,
+    RunArg,
+    SitesOpt,
+    StoreOpt,
+    emit,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,6 +31,7 @@ def compare(
     rank: RankOpt = 0,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     sites: SitesOpt = "",
     json: JsonOpt = False,
 ) -> None:
@@ -32,8 +43,8 @@ def compare(
     from fusionscope.analysis.compare_document import document
 
     # The kind of forward is the base's: the candidate's is the one that is most like it.
-    before = analysed(base, store, rank, forward, rules, sites)
-    after = analysed(candidate, store, rank, "", rules, sites)
+    before = analysed(base, store, rank, forward, rules, sites, boundaries=boundary)
+    after = analysed(candidate, store, rank, "", rules, sites, boundaries=boundary)
     found = put_beside(before, after, margin_part(margin))
     emit(json, document(found), lambda: render(found))
 
@@ -44,8 +55,9 @@ def render(found: Comparison) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
+    from fusionscope.analysis.blocks import plain
     from fusionscope.analysis.names import short
-    from fusionscope.analysis.summary import differences
+    from fusionscope.analysis.summary_lines import differences
     from fusionscope.cli import output
 
     us = output.microseconds
@@ -67,7 +79,7 @@ def render(found: Comparison) -> RenderableType:
     ]
     labels = [", ".join(side.info.labels) or "none" for side in (found.base, found.candidate)]
     lines.append(f"Labels: {labels[0]}." if labels[0] == labels[1] else f"Labels: {labels[0]} -> {labels[1]}.")
-    lines.append(differences(found).replace("**", "").replace("`", ""))
+    lines.append(plain(differences(found)))
     totals = [("launches", found.base.forward.launches, found.candidate.forward.launches, "")]
     rows: list[tuple[object, ...]] = [(name, a, b, f"{b - a:+d}", f"{b / a - 1:+.2%}") for name, a, b, _ in totals]
     for title, value in (("kernel time us", "kernel_time"), ("busy time us", "busy_time"), ("span us", "span")):

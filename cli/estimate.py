@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 def estimate(
     run: RunArg,
-    boundary: Annotated[str, typer.Option("--boundary", metavar="KIND[:SUBTYPE]", help="What would be fused.")],
+    boundary: Annotated[
+        str,
+        typer.Option(
+            "--boundary",
+            metavar="KIND[:SUBTYPE]",
+            help="What would be fused; KIND=A;B defines one, as roles or kernel-name patterns in order.",
+        ),
+    ],
     speedup: Annotated[float | None, typer.Option("--speedup", help="How many times faster a site becomes.")] = None,
     fused_us: Annotated[float | None, typer.Option("--fused-us", help="Time of a fused site, us.")] = None,
     fused_launches: Annotated[int, typer.Option("--fused-launches", min=1, help="Launches of a fused site.")] = 1,
@@ -41,8 +48,9 @@ def estimate(
     from fusionscope.analysis.estimate import estimate as predict
 
     fused = fused_input(speedup, fused_us, fused_launches, fused_from)
-    found = analysed(run, store, rank, forward, rules, sites)
     kind, subtype = boundary_and_subtype(boundary)
+    defined = [boundary] if "=" in boundary else None
+    found = analysed(run, store, rank, forward, rules, sites, boundaries=defined)
     made = predict(
         found.attribution, found.schedule(), kind, subtype, fused, found.untraced, margin_part(margin), found.wait()
     )  # fmt: skip

@@ -24,6 +24,7 @@ COMMANDS = (
     ("estimate", "estimate", "estimate", "Predict what fusing a boundary saves, with its interval and verdict."),
     ("compare", "compare", "compare", "Compare two runs: whether the fusion fired, and what it changed."),
     ("summary", "summary", "summary", "Write the Markdown of a pull request from two runs."),
+    ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
     ("amdahl", "amdahl", "amdahl", "Amdahl's law: what a speed-up of a share of the time gains."),
 )
 
@@ -58,7 +59,7 @@ def load(name: str, module: str, function: str) -> Any:
     """The Click command of one module of fusionscope.cli."""
     loaded = importlib.import_module(f"fusionscope.cli.{module}")
     single = typer.Typer(add_completion=False)
-    single.command(name)(getattr(loaded, function))
+    single.command(name, cls=getattr(loaded, "COMMAND", None))(getattr(loaded, function))
     return get_command(single)
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fusionscope.cli.common import ForwardOpt, JsonOpt, RulesOpt, RunArg, StoreOpt, emit, open_store, rule_files
+from fusionscope.cli.common import (
+    BoundariesOpt,
+    ForwardOpt,
+    JsonOpt,
+    RulesOpt,
+    RunArg,
+    StoreOpt,
+    emit,
+    open_store,
+    rule_sources,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +27,7 @@ def ranks(
     store: StoreOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     json: JsonOpt = False,
 ) -> None:
     """Put the ranks of a run beside each other: what of their all-reduces is transfer, what is wait, who comes last.
@@ -28,7 +39,7 @@ def ranks(
     from fusionscope.analysis.ranks_document import document
 
     loaded = open_store(store).load(run)
-    found = beside(loaded, ruleset.load(rule_files(rules)), forward or None)
+    found = beside(loaded, ruleset.load(rule_sources(rules, boundary)), forward or None)
     payload = {"run": loaded.info.id, "labels": loaded.info.labels, **document(found)}
     emit(json, payload, lambda: render(loaded.info.name or loaded.info.id, found))
 
