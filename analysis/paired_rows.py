@@ -41,6 +41,11 @@ class Row:
         """Candidate minus base."""
         return self.candidate.sum_ns - self.base.sum_ns
 
+    @property
+    def band_ns(self) -> float:
+        """How far an untouched kernel's sum may move: its errors on both sides and the drift between captures."""
+        return _band(self.base, self.candidate)
+
 
 def paired_rows(base: Analysed, candidate: Analysed, claims: list[Change]) -> list[Row]:
     """Every kernel of either run in each place, most changed first, the claims' boundaries before elsewhere."""
@@ -81,8 +86,11 @@ def _status(before: Cell, after: Cell) -> str:
     if before.launches != after.launches:
         return "more launches" if after.launches > before.launches else "fewer launches"
     moved = after.sum_ns - before.sum_ns
-    errors = CONTROL_BAND * np.hypot(before.error_ns, after.error_ns)
-    band = float(np.hypot(errors, CONTROL_DRIFT * before.sum_ns))
-    if abs(moved) <= band:
+    if abs(moved) <= _band(before, after):
         return "untouched"
     return "grown" if moved > 0 else "shrunk"
+
+
+def _band(before: Cell, after: Cell) -> float:
+    errors = CONTROL_BAND * np.hypot(before.error_ns, after.error_ns)
+    return float(np.hypot(errors, CONTROL_DRIFT * before.sum_ns))

@@ -78,6 +78,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def command_line() -> str:
+    """The command that runs, as one would type it; "" where it is no `fusionscope` process."""
+    import shlex
+    from pathlib import Path
+
+    if Path(sys.argv[0]).name != "fusionscope":
+        return ""
+    return shlex.join(["fusionscope", *sys.argv[1:]])
+
+
 def say(text: str) -> None:
     """One line for people on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fusionscope.analysis.names import short
+from fusionscope.analysis.names import distinct, short
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,24 @@ def test_last_identifier(name: str, expected: str) -> None:
 
 def test_long_names_are_cut() -> None:
     assert len(short("x" * 500)) == 60
+
+
+def test_only_the_template_arguments_that_differ_tell_rows_apart() -> None:
+    assert distinct(
+        ["void a::k<1, b::T<2>, true>(int)", "void a::k<1, b::T<3>, true>(int)", "void j<7>(int)", "void q(int)",
+         "void q(x<y>)", "void r<1>(int)", "void r<1, 2>(int)"]
+    ) == {
+        "void a::k<1, b::T<2>, true>(int)": "k<T<2>>",
+        "void a::k<1, b::T<3>, true>(int)": "k<T<3>>",
+        "void j<7>(int)": "j",
+        "void q(int)": "q",
+        "void q(x<y>)": "q #2",
+        "void r<1>(int)": "r<1>",
+        "void r<1, 2>(int)": "r<1, 2>",
+    }  # fmt: skip
+
+
+def test_distinct_names_stay_short_and_distinct() -> None:
+    long = [f"void {'n' * 300}<{'m' * 300}{k}>(int)" for k in range(50)]
+    found = distinct(long)
+    assert len(set(found.values())) == 50 and max(map(len, found.values())) < 130

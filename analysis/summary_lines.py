@@ -1,0 +1,238 @@
+"""The lines of a summary before its table: the claim, what ran, the measurement, the verdict, proof that it fired."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.blocks import Code, Inline, Line, bold, data, joined
+from fusionscope.analysis.changes import Change
+from fusionscope.analysis.compare import TWO_PROCESSES, Comparison, one_process
+from fusionscope.analysis.differing import machine
+from fusionscope.analysis.estimate import Estimate, Fused, estimate
+from fusionscope.analysis.names import short
+from fusionscope.analysis.quantities import in_us, pair, percent, saving
+from fusionscope.analysis.verdict import (
+    BELOW_MARGIN,
+    INCONCLUSIVE,
+    NOT_MEASURABLE,
+    SLOWER,
+    WORTH_MERGING,
+    Verdict,
+)  # fmt: skip
+
+BUILT_IN = (
+    "built-in model: random weights, synthetic routing, FusionScope's own and libraries' kernels, not an engine's"
+)
+CPU = "Times are a CPU's and say nothing of a GPU; launches and sites are exact."
+#: Fields that differ which are named; the rest is counted.
+DIFFERENCES = 8
+WORDS = {
+    WORTH_MERGING: ("faster, above noise and margin", "worth merging on time alone", "measurable"),
+    BELOW_MARGIN: ("faster and above noise, but below the margin", "real and small", "measurable, below the margin"),
+    NOT_MEASURABLE: ("no measurable difference", "within the noise", "not measurable"),
+    SLOWER: ("slower, above noise", "a loss on time", "slower"),
+    INCONCLUSIVE: ("undecided", "", "undecided"),
+}
+
+
+def predicted(found: Comparison, margin: float) -> Estimate | None:
+    """What the base run alone, with the fused kernel's time in the candidate's trace, would have predicted.
+
+    None without a fusion; two at once have one measured saving and no prediction to hold against it.
+    """
+    if len(found.claims) != 1 or found.incomparable or not found.claims[0][0].candidate_sites:
+        return None
+    claim, run, base = found.claims[0][0], found.candidate, found.base
+    sites = [s for s in run.attribution.sites[claim.boundary] if not claim.subtype or s.subtype == claim.subtype]
+    each = np.stack([run.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites])
+    launches = int(np.median([len(s.columns) for s in sites]))
+    fused = Fused(time_ns=float(np.median(each)), launches=launches, source="candidate")
+    return estimate(
+        base.attribution, base.schedule(), claim.boundary, claim.subtype, fused, base.untraced, margin
+    )  # fmt: skip
+
+
+def verdict_of(found: Comparison, guess: Estimate | None) -> Verdict | None:
+    """The measured verdict where there is one, else the predicted; None where the runs cannot be compared."""
+    if found.incomparable:
+        return None
+    return found.measured or (guess.verdict if guess else None)
+
+
+def claim(found: Comparison, guess: Estimate | None) -> Line:
+    """What changed and by how much, in one line."""
+    if found.incomparable:
+        return ("Not comparable: ", *_changes(found.incomparable))
+    if found.same_sequence:
+        return ("The fusion did not fire: both runs launch the same kernels in the same order",)
+    said = (_subject(found), ": ", *_by_how_much(found, guess))
+    return tuple(part for piece in said for part in (piece if isinstance(piece, tuple) else (piece,)))
+
+
+def _subject(found: Comparison) -> Line:
+    if not found.claims:
+        return ("No known boundary became fewer launches",)
+    first = found.claims[0][0]
+    more = joined([(Code(change.name), f" at {sites} more") for change, sites in found.claims[1:]], " and ")
+    return (Code(first.name), f" fused at {first.fired_sites} sites", *((" and ", *more) if more else ()))
+
+
+def _by_how_much(found: Comparison, guess: Estimate | None) -> Line:
+    step = found.base.step_ns()
+    of = "replay" if found.base.forward.graph_launches else "forward"
+    if found.measured is not None and found.measured_saving_ns is not None:
+        gain, how = found.measured_saving_ns, ""
+        class_ = found.measured.class_
+    elif guess is not None and guess.mde_ns is not None:
+        gain, how, class_ = guess.saving_ns, "predicted, ", guess.verdict.class_
+    else:
+        spans = [float(np.median(side.forward.span)) for side in (found.base, found.candidate)]
+        gain, step, how, class_ = spans[0] - spans[1], spans[0], "traced only, ", INCONCLUSIVE
+        of = "traced span"
+    word = "less" if gain >= 0 else "more"
+    size = f"{saving(gain)} {word} per decode forward ({percent(-gain / step)} of the {of})"
+    if class_ == NOT_MEASURABLE:
+        return (f"no measurable difference, {how}{size}",)
+    return (f"{size}, {how}{WORDS[class_][2]}",)
+
+
+def what_ran(found: Comparison) -> Line:
+    """Model, machine, shape, ranks, labels of the candidate's run."""
+    run, info = found.candidate, found.candidate.info
+    known = machine(run)
+    parts: list[Line] = [(data(info.settings["engine"]),)] if info.settings.get("engine") else []
+    parts.append((data(info.model),) if info.model else ("unknown model (imported)",))
+    device = known.get("gpu") or ((known.get("cpu") or "CPU") if info.device == "cpu" else "unknown GPU")
+    parts.append((data(device), f" TP{info.tp}" if info.tp > 0 else ""))
+    if info.batch > 0:
+        parts.append((f"batch {info.batch}",))
+    if info.context > 0:
+        parts.append((f"context {info.context}",))
+    parts.append((_graph(run, device),))
+    ranks = run.run.trace.kernels["rank"].nunique()
+    of = max(ranks, 0 if info.emulated_ranks else info.world_size)
+    parts.append((f"{ranks} of {of} ranks traced",))
+    if info.profiler:
+        parts.append((data(info.profiler),))
+    labels = dict.fromkeys([*found.base.info.labels, *info.labels])
+    built_in = f" ({BUILT_IN})" if "built-in model" in labels else ""
+    cpu = f" {CPU}" if "cpu" in labels else ""
+    return (*joined(parts), f"{built_in}. Labels: {', '.join(labels) or 'none'}.{cpu}")
+
+
+def _graph(run: Analysed, device: str) -> str:
+    graphs = run.forward.graph_launches
+    if not graphs:
+        return "no graph"
+    maker = "CUDA " if "NVIDIA" in device else "HIP " if "AMD" in device or device.startswith("MI") else ""
+    return f"{maker}graph" if graphs == 1 else f"{graphs} {maker}graphs a forward"
+
+
+def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Line:
+    """The untraced times of both sides; without them the prediction, said to be one."""
+    base, candidate, interval = found.base.untraced, found.candidate.untraced, found.measured_interval_ns
+    if interval is not None and base is not None and candidate is not None:
+        gain, low, high = in_us(found.measured_saving_ns or 0.0), in_us(interval[0]), in_us(interval[1])
+        floor = "not known" if found.mde_ns is None else f"{in_us(found.mde_ns)} us"
+        need = in_us(margin * base.median_ns)
+        return (
+            bold(f"Measured, {base.source}:"),
+            f" {pair(base.median_ns, candidate.median_ns)}, saving {gain} us [95 % CI {low}, {high}]; "
+            f"noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",
+        )
+    if guess is not None:
+        said = f" {_interval(guess)} of {in_us(guess.span_ns)} us ({guess.basis}); nothing was measured untraced on "
+        return (
+            bold("Predicted, not measured:"),
+            f"{said}both sides. Margin {margin * 100:g} % = {in_us(margin * guess.span_ns)} us.",
+        )
+    return (bold("Measured, untraced:"), " nothing; there are no replay times without a profiler of both runs.")
+
+
+def _interval(guess: Estimate) -> str:
+    low, high = guess.interval_ns
+    return f"saving {in_us(guess.saving_ns)} us [{in_us(low)}, {in_us(high)}]"
+
+
+def verdict(found: Comparison, guess: Estimate | None) -> Line:
+    """The verdict in words, what it stands on, and the prediction beside a measurement."""
+    decided = verdict_of(found, guess)
+    if decided is None:
+        return (bold("Verdict:"), " none; nothing was fused.")
+    words, means, _ = WORDS[decided.class_]
+    kind = "" if decided.kind == "measured" else ", predicted"
+    parts: list[Inline] = [bold(f"Verdict{kind}: {words}"), f" ({means})." if means else "."]
+    if decided.class_ == INCONCLUSIVE or decided.kind != "measured":
+        parts.append(f" {decided.sentence}")
+    elif found.base.untraced is not None and found.candidate.untraced is not None:
+        sides = (found.base.untraced, found.candidate.untraced)
+        counts = list(dict.fromkeys(_samples(side.processes, side.blocks) for side in sides))
+        parts.append(f" {' and '.join(counts)} an arm.")
+        parts.append("" if one_process(found.base, found.candidate) else f" {TWO_PROCESSES}")
+    if decided.kind == "measured" and guess is not None:
+        parts.append(f" Predicted from the base run with the fused time of this trace: {_interval(guess)}; Amdahl "
+                     f"{percent(guess.amdahl_gain).lstrip('+')} of the span.")  # fmt: skip
+    if len(found.claims) > 1:
+        parts.append(" Predicted: nothing, since several boundaries changed at once; compare them one at a time.")
+    return tuple(parts)
+
+
+def _samples(processes: int, blocks: int) -> str:
+    each = f"{blocks // processes}" if processes and blocks % processes == 0 else ""
+    unit = "process" if processes == 1 else "processes"
+    return f"{processes} {unit} x {each} blocks" if each else f"{processes} {unit}, {blocks} blocks"
+
+
+def fired(found: Comparison) -> Line:
+    """In how many sites, replays and ranks the fusion fired, and what else differs."""
+    fact = found.fired
+    if fact is not None:
+        parts: list[Inline] = [
+            bold("Fired:"),
+            f" {fact.sites} of {fact.of_sites} sites, {fact.replays} of {fact.of_replays} replays, "
+            f"{fact.ranks} of {fact.of_ranks} ranks.",
+        ]
+    elif found.suspects:
+        parts = [bold("Fired:"), " not known."]
+        for kernel, count, boundary in found.suspects[:3]:
+            parts += [f" {count} sites of ", Code(boundary), " vanished and ", Code(short(kernel)),
+                      " appears as often: if it is the fused kernel, name it under ", Code("fused"),
+                      " in a rules file (--rules); nothing was subtracted."]  # fmt: skip
+    else:
+        parts = [bold("Fired:"), " no."]
+        for change in _grown(found.changes):
+            parts += [" ", Code(change.name), f" takes {change.candidate_launches} launches instead of "
+                      f"{change.base_launches}."]  # fmt: skip
+    return (*parts, " ", *differences(found))
+
+
+def _grown(changes: list[Change]) -> list[Change]:
+    return [c for c in changes if c.base_sites and c.candidate_launches > c.base_launches]
+
+
+def differences(found: Comparison) -> Line:
+    """What differs between the two runs, in one sentence."""
+    told = _changes(found.differs)
+    if any(run.info.imported for run in (found.base, found.candidate)):
+        recorded: Line = ("; recorded: ", *told) if told else ()
+        return (bold("What differs:"), " unknown (imported)", *recorded, ".")
+    word = "Only difference" if len(found.differs) == 1 else "What differs"
+    return (bold(f"{word}:"), " ", *(told or ("nothing that was recorded",)), ".")
+
+
+def doubtful(found: Comparison) -> Line | None:
+    """What makes the comparison doubtful, None for nothing."""
+    if not found.doubts:
+        return None
+    return (bold("Doubtful:"), " the times were not taken alike: ", *_changes(found.doubts), ".")
+
+
+def _changes(fields: dict[str, tuple[str, str]]) -> Line:
+    told: list[Line] = [
+        (Code(name), " ", data(before or "unset", 60), " -> ", data(after or "unset", 60))
+        for name, (before, after) in list(fields.items())[:DIFFERENCES]
+    ]
+    if len(fields) > DIFFERENCES:
+        told.append((f"{len(fields) - DIFFERENCES} more (in the fold)",))
+    return joined(told)

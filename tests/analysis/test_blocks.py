@@ -1,0 +1,78 @@
+"""Names from a trace are data: nothing in them becomes markup, a mention, a reference or a link."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fusionscope.analysis.blocks import Bold, Code, Fold, Heading, Paragraph, Table, data, joined, line, plain
+from fusionscope.analysis.blocks_html import html, page
+from fusionscope.analysis.blocks_markdown import inline, markdown
+
+NASTY = [
+    "a|b", "a`b", "``", "`", "a\nb", "<script>alert(1)</script>",
+    "@octocat", "fix #123", "GH-12", "x\\|y", "\u202eevil", "_x_ y",
+    "- x", "1. x", "=== ",
+    "[x](http://evil)", "www.evil.example", "a\rb", "**bold**", "-->", "![i](x)", " padded ", "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_data_stands_in_a_code_span_that_it_cannot_end(text: str) -> None:
+    found = data(text)
+    assert isinstance(found, Code)
+    said = inline((found,))
+    fence = re.match("`+", said)
+    assert fence is not None and said.endswith(fence[0]) and "\n" not in said and "\r" not in said
+    inner = said[len(fence[0]) : -len(fence[0])]
+    assert len(fence[0]) not in [len(run) for run in re.findall("`+", inner)]
+
+
+def test_tame_data_stays_text() -> None:
+    assert data("GLM-5.3-Flash_MXFP4 (TP4)") == "GLM-5.3-Flash_MXFP4 (TP4)"
+    assert plain((data("x" * 200),)) == "x" * 119 + "…"
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_a_row_has_as_many_cells_as_the_head(a: str, b: str) -> None:
+    table = Table((("name",), ("value",)), (((Code(a),), (data(b),)),))
+    rows = markdown([table]).splitlines()
+    assert len(rows) == 3
+    # As cmark-gfm reads a row: a backslash takes the next punctuation along, any other pipe ends a cell.
+    assert len(re.findall(r"\\[^\w\s]|(\|)", rows[2])) - len(re.findall(r"\\[^\w\s]", rows[2])) == 3
+
+
+@given(st.text(max_size=60))
+def test_html_shows_the_text_and_nothing_else(text: str) -> None:
+    class Reader(HTMLParser):
+        tags: list[str]
+        seen: str
+
+        def handle_starttag(self, tag: str, attrs: object) -> None:
+            self.tags.append(tag)
+
+        def handle_data(self, data: str) -> None:
+            self.seen += data
+
+    reader = Reader(convert_charrefs=True)
+    reader.tags, reader.seen = [], ""
+    reader.feed(html([Paragraph(((Code(text),),))]))
+    reader.close()
+    assert (reader.tags, reader.seen) == (["p", "code"], text)
+
+
+def test_our_own_text_makes_no_mention_and_no_reference() -> None:
+    assert inline(("see @main and #12",)) == "see @\u200bmain and #\u200b12"
+    assert inline(("a < b, <b>",)) == "a < b, \\<b>"
+
+
+def test_the_blocks_of_a_page() -> None:
+    fold = Fold(("more <x>",), (Paragraph((line("one ", Bold(("two",))),)),))
+    text = markdown([Heading(line("A ", Code("k"))), fold])
+    assert text == "### A `k`\n<details><summary>more &lt;x&gt;</summary>\n\none **two**\n\n</details>\n"
+    assert page("<t>", html([fold])).count("<details>") == 1 and "<title>&lt;t&gt;" in page("<t>", "")
+    assert joined([("a",), (Code("b"),)]) == ("a", ", ", Code("b"))
