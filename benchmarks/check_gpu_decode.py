@@ -21,7 +21,7 @@ from collections import defaultdict
 import torch
 
 from fusionscope.fusion_runtime.boundaries import mhc_post
-from fusionscope.fusion_runtime.comm.loopback import Loopback, make_channel
+from fusionscope.fusion_runtime.comm.loopback import Loopback, sync_channel
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode import cuda_ops as ops
 from fusionscope.fusion_runtime.decode import graph
@@ -137,19 +137,19 @@ def check_bits(spec, tp, T):
         x, R = randn(T, spec.hidden), randn(T, 4, spec.hidden)
         post, comb = torch.rand(T, 4, device="cuda"), torch.rand(T, 4, 4, device="cuda")
         split = ops.mhc_post(group.all_reduce(x), R, post, comb)
-        differing += int((split != launch.ar_hc_post(x, R, post, comb, channel, tp)).sum())
+        differing += int((split != launch.ar_hc_post(x, R, post, comb, channel)).sum())
     check("elements in which fused and split post differ", float(differing), 0)
 
 
 def check_waiting(spec, tp, T):
-    """All ranks' programs in one launch, flags raised by the ranks themselves; in a graph, replayed."""
-    channel = make_channel(tp, T, spec.hidden, 512, torch.bfloat16, "cuda")
+    """All ranks' programs in one launch, which send to each other; in a graph, replayed."""
+    channel = sync_channel(tp, T, spec.hidden, torch.bfloat16, "cuda")
     x, R = randn(tp, T, spec.hidden), randn(T, 4, spec.hidden)
     post, comb = torch.rand(T, 4, device="cuda"), torch.rand(T, 4, 4, device="cuda")
 
     def chain():
         for _ in range(20):
-            got = launch.ar_hc_post(x, R, post, comb, channel, tp, ranks=tp)
+            got = launch.ar_hc_post(x, R, post, comb, channel)
         return got
 
     chain()

@@ -55,6 +55,10 @@ class RanksDisagree(RuntimeContractError):
     """The ranks of one group were given different paths, so they would wait for each other for ever."""
 
 
+class NoSymmetricMemory(RuntimeContractError):
+    """The ranks' GPUs cannot share memory, or the buffer that they share is full."""
+
+
 class BadPathChoice(RuntimeContractError):
     """`--paths` or FUSIONSCOPE_PATHS names a boundary, subtype or path that does not exist."""
 

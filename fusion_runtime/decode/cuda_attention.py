@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fusionscope.fusion_runtime.comm.loopback import power_of_two
+from fusionscope.fusion_runtime.comm.channel import power_of_two
 from fusionscope.fusion_runtime.decode.cuda_grid import COLUMNS, WAVE, cover, new
 from fusionscope.fusion_runtime.kernels import kda, mla, norms
 from fusionscope.fusion_runtime.kernels import streams as stream_kernels

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from fusionscope.fusion_runtime.comm.loopback import power_of_two
+from fusionscope.fusion_runtime import quant
+from fusionscope.fusion_runtime.comm.channel import power_of_two
 from fusionscope.fusion_runtime.decode.cuda_attention import (
     batched_heads,
     cache_write,
@@ -34,8 +35,10 @@ from fusionscope.fusion_runtime.decode.cuda_products import (
     silu_mul_clamp,
 )
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
-from fusionscope.fusion_runtime.kernels import mhc, moe, norms
+from fusionscope.fusion_runtime.kernels import launch_norm, mhc, moe, norms
 from fusionscope.fusion_runtime.kernels import streams as stream_kernels
+from fusionscope.fusion_runtime.norms import Norm
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation
 
 Tensor = Any
 
@@ -62,6 +65,7 @@ __all__ = [
     "moe_gemm",
     "moe_sum_reduce",
     "per_token_group_quant_fp8",
+    "quantise",
     "rmsnorm",
     "router",
     "router_gemm",
@@ -98,20 +102,23 @@ def stream_mean(R: Tensor) -> Tensor:
     return out
 
 
-def rmsnorm(x: Tensor, w: Tensor, eps: float) -> Tensor:
+def rmsnorm(x: Tensor, w: Tensor, eps: float, weight_bias: float = 0.0) -> Tensor:
     rows, width = x.shape
     out = new(x, rows, width)
-    norms.rmsnorm_kernel[(rows,)](x, w, out, x.stride(0), width, eps, block=power_of_two(width))
+    norms.rmsnorm_kernel[(rows,)](x, w, out, x.stride(0), width, eps, weight_bias, block=power_of_two(width))
     return out
 
 
 def add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor, eps: float, weight_bias: float) -> tuple[Tensor, Tensor]:
-    rows, width = x.shape
-    out, total = torch.empty_like(x), torch.empty_like(x)
-    norms.fused_add_rmsnorm_kernel[(rows,)](
-        x, residual, w, out, total, width, eps, weight_bias, block=power_of_two(width), num_warps=8
-    )
-    return out, total
+    return launch_norm.add_rmsnorm(x, residual, Norm(w, eps, weight_bias))
+
+
+def quantise(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
+    if wanted.key != FP8_TOKEN_GROUP_128:
+        # Plain torch, several launches: kernels/ has none for these keys yet.
+        return quant.quantise(x, wanted)
+    data, scale = per_token_group_quant_fp8(x)
+    return QuantisedActivation(wanted.key, data, scale, (int(x.shape[0]), int(x.shape[1])), x.dtype)
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
@@ -175,8 +182,4 @@ def hc_pre(
 
 
 def mhc_post(x: Tensor, R: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    tokens, hidden = x.shape
-    out = torch.empty_like(R)
-    grid = (tokens, cover(hidden, COLUMNS))
-    mhc.mhc_post_kernel[grid](x, R, post, comb, out, hidden, block=COLUMNS)
-    return out
+    return launch_norm.mhc_post(x, R, post, comb)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from fusionscope.fusion_runtime.comm.loopback import power_of_two
+from fusionscope.fusion_runtime.comm.channel import power_of_two
 from fusionscope.fusion_runtime.decode.cuda_grid import COLUMNS, WAVE, counters, cover, new
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
 from fusionscope.fusion_runtime.kernels import gemm, moe

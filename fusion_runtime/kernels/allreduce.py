@@ -1,17 +1,19 @@
-"""One-shot exchange between ranks: publish the own part, wait for the peers' flags, read all parts, sum.
+"""One-shot exchange between ranks: push the own part into every peer's inbox, wait for theirs, sum all.
 
-Every program exchanges with the same program of the other ranks and nobody else, so flags and epochs are per program:
-    data   [ranks, 2, elements]        each rank's parts; the slot is the epoch's parity
-    pads   [owner, writer, programs]   the last epoch that `writer` has published to `owner`
-    epochs [ranks, programs]           the last epoch that this rank's program has finished
-Epochs live in device memory and are advanced by the kernels, so a captured graph can be replayed. Two slots are
-enough: a rank that publishes epoch e has seen its peers publish e - 1, and a peer's program publishes e - 1 only in a
-launch after the one in which it read e - 2, the slot that is now written again.
+    inboxes [ranks]                    addresses of the ranks' inboxes, as this process reaches them
+    inbox   [2, ranks, elements]       per owner: parts by slot (the epoch's parity) and writer, as integers
+    epochs  [ranks here, programs]     how many exchanges this rank's program has finished
 
-`emulate` (one GPU, rank 0 alone): the kernel also writes the flags that its peers would have written, so that
-the wait finds them. `stage` 3 does everything in one launch. Where programs run one after another (Triton's
-interpreter) a wait for a program that comes later would not end: stage 1 publishes, a second launch with
-stage 2 reads.
+An inbox is empty where all bits are set, which is a NaN in every float format; a part that holds this NaN is sent as
+another NaN. So a part announces itself: the reader looks at a slot until nothing in it is empty, and neither flags
+nor fences are needed. The reader empties what it has read for the exchange after the next. Two slots are enough: a peer
+writes a slot again only after it has read what this rank sent in the exchange between, and that was sent after the
+launch that emptied the slot had ended. Epochs live in device memory and are advanced by the kernels, so a captured
+graph can be replayed. Zeros keep their sign, and no input can make a reader wait for ever.
+
+`emulate` (one GPU, rank 0 alone): the peers' parts lie in the inbox for good; what would empty them writes elsewhere.
+`stage` 3 does everything in one launch. Where programs run one after another (Triton's interpreter) a wait for a
+program that comes later would not end: stage 1 pushes, a second launch with stage 2 reads.
 """
 
 from __future__ import annotations
@@ -19,187 +21,282 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fusionscope.fusion_runtime.kernels.mhc import write_streams
+from fusionscope.fusion_runtime.kernels.mhc import read_streams, write_streams
 from fusionscope.fusion_runtime.kernels.moe import weighted_sum
+from fusionscope.fusion_runtime.kernels.norms import store_normed
+from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
 
 
 @triton.jit
-def publish(value, data, pads, epochs, at, mask, rank, program, programs, elements, size: tl.constexpr,
-            emulate: tl.constexpr, scope: tl.constexpr):  # fmt: skip
-    """Writes this program's part into its slot and raises its flag at every peer."""
-    epoch = tl.load(epochs + rank * programs + program) + 1
-    tl.store(data + (rank * 2 + epoch % 2) * elements + at, value, mask=mask)
-    # All threads' stores come before the flags that a few threads raise.
-    tl.debug_barrier()
-    peer = tl.arange(0, size)
-    raised = tl.zeros((size,), tl.int32) + epoch
-    tl.atomic_xchg(pads + (peer * size + rank) * programs + program, raised, mask=peer != rank, sem="release",
-                   scope=scope)  # fmt: skip
-    if emulate:
-        tl.atomic_xchg(pads + (rank * size + peer) * programs + program, raised, mask=peer != rank, sem="release",
-                       scope=scope)  # fmt: skip
+def rank_of(first_rank: tl.constexpr, ranks: tl.constexpr):
+    """This program's rank, a constant where the launch has one rank only."""
+    if ranks == 1:
+        return first_rank
+    return first_rank + tl.program_id(2)
 
 
 @triton.jit
-def wait_for_peers(pads, epochs, rank, program, programs, size: tl.constexpr, scope: tl.constexpr):
-    """Returns the epoch once every peer's program has published it."""
-    epoch = tl.load(epochs + rank * programs + program) + 1
+def inbox_of(inboxes, owner, word: tl.constexpr):
+    """Where a rank's inbox begins."""
+    return tl.multiple_of(tl.load(inboxes + owner).to(tl.pointer_type(word)), 16)
+
+
+@triton.jit
+def push(value, inboxes, parity, at, mask, rank, elements, size: tl.constexpr, word: tl.constexpr, delays):
+    """Writes this program's part into its slot in every peer's inbox, late by delays[rank] reads of memory."""
+    if delays is not None:
+        turns = tl.load(delays + rank)
+        for _ in range(turns):
+            turns = tl.maximum(turns, tl.load(delays + rank, volatile=True))
+        # Never true, but the compiler cannot know, so the reads stay.
+        value = tl.where(turns < 0, value + 1, value)
+    bits = value.to(word, bitcast=True)
+    # All bits set mean "nothing here yet": clearing the lowest leaves a NaN.
+    bits = tl.where(bits == -1, -2, bits).to(word)
     for peer in tl.static_range(size):
-        flag = pads + (rank * size + peer) * programs + program
         if peer != rank:
-            seen = tl.atomic_add(flag, 0, sem="acquire", scope=scope)
-            while seen < epoch:
-                seen = tl.atomic_add(flag, 0, sem="acquire", scope=scope)
-    tl.debug_barrier()
-    return epoch
+            slot = inbox_of(inboxes, peer, word) + (parity * size + rank) * elements
+            tl.store(slot + at, bits, mask=mask)
 
 
 @triton.jit
-def sum_ranks(data, epoch, at, mask, elements, size: tl.constexpr, block: tl.constexpr):
-    """float32 sum of all ranks' parts in rank order (the same order, so the same bits, on every rank)."""
+def sum_parts(own, inboxes, parity, at, mask, rank, elements, size: tl.constexpr, word: tl.constexpr,
+              block: tl.constexpr, emulate: tl.constexpr):  # fmt: skip
+    """float32 sum of all ranks' parts in rank order (the same order, so the same bits, on every rank), once they have
+    come; empties the slots."""
+    inbox = inbox_of(inboxes, rank, word) + parity * size * elements
     total = tl.zeros((block,), tl.float32)
-    for rank in tl.static_range(size):
-        part = tl.load(data + (rank * 2 + epoch % 2) * elements + at, mask=mask, other=0.0)
-        total += part.to(tl.float32)
+    missing = 1
+    while missing > 0:
+        total = tl.zeros((block,), tl.float32)
+        empty = tl.zeros((block,), tl.int32)
+        for writer in tl.static_range(size):
+            if writer == rank:
+                total += own.to(tl.float32)
+            else:
+                bits = tl.load(inbox + writer * elements + at, mask=mask, other=0, volatile=True)
+                empty |= (bits == -1).to(tl.int32)
+                total += bits.to(own.dtype, bitcast=True).to(tl.float32)
+        missing = tl.max(empty, 0)
+    empty_slots(inbox, at, mask, rank, elements, size, word, block, emulate)
     return total
 
 
 @triton.jit
-def finish(epochs, epoch, rank, program, programs):
-    """Remembers the epoch for this program's next launch; no thread may still need the old one."""
+def empty_slots(inbox, at, mask, rank, elements, size: tl.constexpr, word: tl.constexpr, block: tl.constexpr,
+                emulate: tl.constexpr):  # fmt: skip
+    """Makes the slots ready for the exchange after the next; emulated, as many writes into the own, unused slot."""
+    nothing = tl.full((block,), -1, word)
+    for writer in tl.static_range(size):
+        if writer != rank:
+            if emulate:
+                tl.store(inbox + rank * elements + at, nothing, mask=mask)
+            else:
+                tl.store(inbox + writer * elements + at, nothing, mask=mask)
+
+
+@triton.jit
+def finish(epochs, epoch):
+    """Counts this exchange; no thread may still need the old count."""
     tl.debug_barrier()
-    tl.store(epochs + rank * programs + program, epoch)
+    tl.store(epochs, epoch + 1)
 
 
 @triton.jit
 def one_shot_all_reduce_kernel(
-    x, out, data, pads, epochs, width, elements,
-    size: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr, scope: tl.constexpr, block: tl.constexpr
+    x, out, inboxes, epochs, delays, width, elements,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
     """Program (token, column block, rank): x [ranks, T, W] -> out [ranks, T, W], float32 sum rounded to storage."""
-    token, rank = tl.program_id(0), tl.program_id(2)
-    program = token * tl.num_programs(1) + tl.program_id(1)
-    programs = tl.num_programs(0) * tl.num_programs(1)
+    wait_for_inputs(pdl)
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    epoch = tl.load(epochs)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < width
     at = token * width + cols
+    own = tl.load(x + here * elements + at, mask=mask, other=0.0)
     if stage != 2:
-        own = tl.load(x + rank * elements + at, mask=mask, other=0.0)
-        publish(own, data, pads, epochs, at, mask, rank, program, programs, elements, size, emulate, scope)
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    launch_dependents(pdl)
     if stage != 1:
-        epoch = wait_for_peers(pads, epochs, rank, program, programs, size, scope)
-        total = sum_ranks(data, epoch, at, mask, elements, size, block)
-        tl.store(out + rank * elements + at, total, mask=mask)
-        finish(epochs, epoch, rank, program, programs)
+        total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
+        tl.store(out + here * elements + at, total, mask=mask)
+        finish(epochs, epoch)
 
 
 @triton.jit
 def allgather_lastdim_kernel(
-    x, out, data, pads, epochs, width, elements,
-    size: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr, scope: tl.constexpr, block: tl.constexpr
+    x, out, inboxes, epochs, delays, width, elements,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
-    """Program (token, column block, rank): x [ranks, T, W] -> out [ranks, T, ranks * W], side by side."""
-    token, rank = tl.program_id(0), tl.program_id(2)
-    program = token * tl.num_programs(1) + tl.program_id(1)
-    programs = tl.num_programs(0) * tl.num_programs(1)
+    """Program (token, column block, rank): x [ranks, T, W] -> out [ranks, T, size * W], side by side."""
+    wait_for_inputs(pdl)
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    epoch = tl.load(epochs)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < width
     at = token * width + cols
+    own = tl.load(x + here * elements + at, mask=mask, other=0.0)
     if stage != 2:
-        own = tl.load(x + rank * elements + at, mask=mask, other=0.0)
-        publish(own, data, pads, epochs, at, mask, rank, program, programs, elements, size, emulate, scope)
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    launch_dependents(pdl)
     if stage != 1:
-        epoch = wait_for_peers(pads, epochs, rank, program, programs, size, scope)
-        row = out + (rank * tl.num_programs(0) + token) * size * width + cols
-        for peer in tl.static_range(size):
-            part = tl.load(data + (peer * 2 + epoch % 2) * elements + at, mask=mask, other=0.0)
-            tl.store(row + peer * width, part, mask=mask)
-        finish(epochs, epoch, rank, program, programs)
+        inbox = inbox_of(inboxes, rank, word) + epoch % 2 * size * elements
+        row = out + (here * tl.num_programs(0) + token) * size * width + cols
+        for writer in tl.static_range(size):
+            if writer == rank:
+                tl.store(row + writer * width, own, mask=mask)
+            else:
+                slot = inbox + writer * elements + at
+                bits = tl.load(slot, mask=mask, other=0, volatile=True)
+                while tl.max((bits == -1).to(tl.int32), 0) > 0:
+                    bits = tl.load(slot, mask=mask, other=0, volatile=True)
+                tl.store(row + writer * width, bits.to(own.dtype, bitcast=True), mask=mask)
+        empty_slots(inbox, at, mask, rank, elements, size, word, block, emulate)
+        finish(epochs, epoch)
 
 
 @triton.jit
 def ar_hc_post_oneshot_kernel(
-    x, streams, post, comb, out, data, pads, epochs, hidden, elements,
-    size: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr, scope: tl.constexpr, block: tl.constexpr
+    x, streams, post, comb, out, inboxes, epochs, delays, hidden, elements,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
     """Program (token, column block, rank): all-reduce of x [ranks, T, H], rounded, then the write into the streams.
 
     streams [T, 4, H], post, comb are the same for all ranks; out [ranks, T, 4, H] may be `streams` with one rank.
     """
-    token, rank = tl.program_id(0), tl.program_id(2)
-    program = token * tl.num_programs(1) + tl.program_id(1)
-    programs = tl.num_programs(0) * tl.num_programs(1)
+    wait_for_inputs(pdl)
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    epoch = tl.load(epochs)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < hidden
     at = token * hidden + cols
+    own = tl.load(x + here * elements + at, mask=mask, other=0.0)
     if stage != 2:
-        own = tl.load(x + rank * elements + at, mask=mask, other=0.0)
-        publish(own, data, pads, epochs, at, mask, rank, program, programs, elements, size, emulate, scope)
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
+    launch_dependents(pdl)
     if stage != 1:
-        epoch = wait_for_peers(pads, epochs, rank, program, programs, size, scope)
-        total = sum_ranks(data, epoch, at, mask, elements, size, block)
-        total = total.to(data.dtype.element_ty).to(tl.float32)
-        write_streams(total, streams, post, comb, out + rank * elements * 4, token, hidden, cols, mask)
-        finish(epochs, epoch, rank, program, programs)
+        total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
+        total = total.to(x.dtype.element_ty).to(tl.float32)
+        write_streams(total, olds, gains, mix, out + here * elements * 4, token, hidden, cols, mask)
+        finish(epochs, epoch)
 
 
 @triton.jit
 def moe_finalize_ar_hc_post_oneshot_kernel(
-    gemm2, idx, weights, shared, streams, post, comb, out, data, pads, epochs, hidden, elements, gemm2_stride, scale,
-    k: tl.constexpr, has_shared: tl.constexpr,
-    size: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr, scope: tl.constexpr, block: tl.constexpr
+    gemm2, idx, weights, shared, streams, post, comb, out, inboxes, epochs, delays, hidden, elements, gemm2_stride,
+    scale, k: tl.constexpr, has_shared: tl.constexpr,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
     """Program (token, column block, rank): weighted sum over the experts plus the shared expert, rounded to storage,
-    published; then as ar_hc_post_oneshot_kernel.
+    pushed; then as ar_hc_post_oneshot_kernel.
 
     gemm2 [ranks, P, H] (gemm2_stride elements a rank), shared [ranks, T, H]; idx and weights [T, k] are the same for
     all ranks, as the router is replicated.
     """
-    token, rank = tl.program_id(0), tl.program_id(2)
-    program = token * tl.num_programs(1) + tl.program_id(1)
-    programs = tl.num_programs(0) * tl.num_programs(1)
+    wait_for_inputs(pdl)
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    epoch = tl.load(epochs)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < hidden
     at = token * hidden + cols
+    part = gemm2 + here.to(tl.int64) * gemm2_stride
+    own = weighted_sum(part, idx, weights, token, hidden, scale, cols, mask, k, block)
+    if has_shared:
+        own += tl.load(shared + here * elements + at, mask=mask, other=0.0).to(tl.float32)
+    own = own.to(gemm2.dtype.element_ty)
     if stage != 2:
-        part = gemm2 + rank.to(tl.int64) * gemm2_stride
-        own = weighted_sum(part, idx, weights, token, hidden, scale, cols, mask, k, block)
-        if has_shared:
-            own += tl.load(shared + rank * elements + at, mask=mask, other=0.0).to(tl.float32)
-        own = own.to(data.dtype.element_ty)
-        publish(own, data, pads, epochs, at, mask, rank, program, programs, elements, size, emulate, scope)
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
+    launch_dependents(pdl)
     if stage != 1:
-        epoch = wait_for_peers(pads, epochs, rank, program, programs, size, scope)
-        total = sum_ranks(data, epoch, at, mask, elements, size, block)
-        total = total.to(data.dtype.element_ty).to(tl.float32)
-        write_streams(total, streams, post, comb, out + rank * elements * 4, token, hidden, cols, mask)
-        finish(epochs, epoch, rank, program, programs)
+        total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
+        total = total.to(gemm2.dtype.element_ty).to(tl.float32)
+        write_streams(total, olds, gains, mix, out + here * elements * 4, token, hidden, cols, mask)
+        finish(epochs, epoch)
 
 
 @triton.jit
-def all_reduce_pull_norm_kernel(
-    x, residual, weight, out, residual_out, data, pads, epochs, width, elements, eps, weight_bias,
-    size: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr, scope: tl.constexpr, block: tl.constexpr
+def all_reduce_push_norm_kernel(
+    x, residual, weight, out, residual_out, scales, scale, inboxes, epochs, delays, width, elements, eps, weight_bias,
+    quant: tl.constexpr,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip
     """Program (token, 0, rank): all-reduce of x [ranks, T, W], rounded before the residual [T, W] is added, RMSNorm.
 
-    out and residual_out [ranks, T, W]. The block covers a whole row.
+    residual None: nothing is added. out and residual_out [ranks, T, W]; out, scales and scale as store_normed has them.
+    The block covers a whole row.
     """
-    token, rank = tl.program_id(0), tl.program_id(2)
-    programs = tl.num_programs(0)
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
     cols = tl.arange(0, block)
     mask = cols < width
+    gain = tl.load(weight + cols, mask=mask, other=0.0)
+    wait_for_inputs(pdl)
+    epochs += here * tl.num_programs(0) + token
+    epoch = tl.load(epochs)
     at = token * width + cols
+    own = tl.load(x + here * elements + at, mask=mask, other=0.0)
     if stage != 2:
-        own = tl.load(x + rank * elements + at, mask=mask, other=0.0)
-        publish(own, data, pads, epochs, at, mask, rank, token, programs, elements, size, emulate, scope)
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    if residual is not None:
+        old = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    else:
+        old = tl.zeros((block,), tl.float32)
+    launch_dependents(pdl)
     if stage != 1:
-        epoch = wait_for_peers(pads, epochs, rank, token, programs, size, scope)
-        total = sum_ranks(data, epoch, at, mask, elements, size, block)
-        total = total.to(data.dtype.element_ty).to(tl.float32)
-        total += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(residual_out + rank * elements + at, total, mask=mask)
+        total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
+        total = total.to(x.dtype.element_ty).to(tl.float32) + old
+        tl.store(residual_out + here * elements + at, total, mask=mask)
         inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
-        gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32) + weight_bias
-        tl.store(out + rank * elements + at, total * inverse * gain, mask=mask)
-        finish(epochs, epoch, rank, token, programs)
+        y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(x.dtype.element_ty)
+        row = here * tl.num_programs(0) + token
+        store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
+        finish(epochs, epoch)
+
+
+@triton.jit
+def moe_finalize_ar_norm_oneshot_kernel(
+    gemm2, idx, weights, shared, residual, weight, out, residual_out, scales, scale, inboxes, epochs, delays,
+    width, elements, gemm2_stride, routed_scale, eps, weight_bias,
+    k: tl.constexpr, has_shared: tl.constexpr, quant: tl.constexpr,
+    size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
+    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+):  # fmt: skip
+    """Program (token, 0, rank): weighted sum over the experts plus the shared expert, rounded to storage, pushed; then
+    as all_reduce_push_norm_kernel. Operands as in moe_finalize_ar_hc_post_oneshot_kernel."""
+    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
+    cols = tl.arange(0, block)
+    mask = cols < width
+    gain = tl.load(weight + cols, mask=mask, other=0.0)
+    wait_for_inputs(pdl)
+    epochs += here * tl.num_programs(0) + token
+    epoch = tl.load(epochs)
+    at = token * width + cols
+    part = gemm2 + here.to(tl.int64) * gemm2_stride
+    own = weighted_sum(part, idx, weights, token, width, routed_scale, cols, mask, k, block)
+    if has_shared:
+        own += tl.load(shared + here * elements + at, mask=mask, other=0.0).to(tl.float32)
+    own = own.to(gemm2.dtype.element_ty)
+    if stage != 2:
+        push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    old = tl.load(residual + at, mask=mask, other=0.0)
+    launch_dependents(pdl)
+    if stage != 1:
+        total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
+        total = total.to(gemm2.dtype.element_ty).to(tl.float32) + old.to(tl.float32)
+        tl.store(residual_out + here * elements + at, total, mask=mask)
+        inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
+        y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(gemm2.dtype.element_ty)
+        row = here * tl.num_programs(0) + token
+        store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
+        finish(epochs, epoch)

@@ -1,8 +1,8 @@
-"""Launches of the exchange kernels over a channel: grids, outputs and flags, for one rank or for all at once.
+"""Launches of the exchange kernels over a channel: grids, outputs and epochs, for one rank or for all at once.
 
-ranks 1: timing mode, rank 0 alone. ranks = size: every rank's programs in one launch that stays resident as a whole
-(ranks * tokens * blocks programs must fit the GPU at once), where waiting is real; x then has a leading rank
-dimension and so has the result. stages (3,) is one launch, (1, 2) publishes and reads in two.
+One rank's launch (a group's own) takes x [T, W]. A channel with the epochs of several ranks takes the ranks' x
+[ranks, T, W] and gives every rank's result: one launch holds them all and must fit the GPU as a whole, as waiting is
+real. stages (3,) is one launch, (1, 2) pushes and reads in two. delays [ranks] int32 makes a rank push late.
 """
 
 from __future__ import annotations
@@ -11,72 +11,122 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import triton.language as tl
 
-from fusionscope.fusion_runtime.comm.loopback import Channel
+from fusionscope.fusion_runtime.comm.channel import Channel
+from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import allreduce as kernels
+from fusionscope.fusion_runtime.kernels.launch_norm import normed_output, programmatic
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import FinalizeOperands
+from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 Tensor = Any
 
 ONE_LAUNCH = (3,)
-SCOPE = "gpu"
-"""All buffers lie on one GPU."""
+
+_RESIDENT_THREADS = 512
+"""Threads of a multiprocessor that certainly fit, whatever registers the kernels take."""
 
 
-def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequence[Any], size: int, ranks: int,
-         stages: Sequence[int], **constants: Any) -> None:  # fmt: skip
+def warps(block: int) -> int:
+    """Warps of a program: sixteen bytes of two-byte elements a thread, four at least and sixteen at most."""
+    return min(16, max(4, block // 256))
+
+
+def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequence[Any], stages: Sequence[int],
+         delays: Tensor | None, pdl: bool, **constants: Any) -> None:  # fmt: skip
+    ranks = channel.epochs.shape[0]
     grid = (channel.tokens, channel.blocks, ranks)
+    if ranks > 1 and tuple(stages) == ONE_LAUNCH:
+        _check_resident(channel, ranks)
     for stage in stages:
         kernel[grid](
             *operands,
-            channel.data,
-            channel.pads,
+            channel.inboxes,
             channel.epochs,
+            delays,
             channel.width,
             channel.elements,
             *scalars,
             **constants,
-            size=size,
+            size=channel.size,
+            first_rank=channel.first_rank,
+            ranks=ranks,
             stage=stage,
-            emulate=ranks == 1,
-            scope=SCOPE,
+            emulate=channel.emulate,
+            word=tl.int16 if channel.dtype.itemsize == 2 else tl.int32,
             block=channel.block,
-            num_warps=8 if channel.block > 1024 else 4,
+            num_warps=warps(channel.block),
+            **programmatic(pdl),
         )
 
 
-def _like(x: Tensor, ranks: int, *shape: int) -> Tensor:
+def _check_resident(channel: Channel, ranks: int) -> None:
+    device = channel.epochs.device
+    if device.type != "cuda":
+        return
+    fitting = torch.cuda.get_device_properties(device).multi_processor_count * (
+        _RESIDENT_THREADS // (32 * warps(channel.block))
+    )
+    if channel.programs * ranks > fitting:
+        raise RuntimeContractError(
+            f"{ranks} ranks of {channel.programs} programs do not run at once on this GPU ({fitting} do), so that "
+            "waiting would not end: use fewer tokens."
+        )
+
+
+def _like(x: Tensor, channel: Channel, *shape: int) -> Tensor:
+    ranks = channel.epochs.shape[0]
     return torch.empty(shape if ranks == 1 else (ranks, *shape), dtype=x.dtype, device=x.device)
 
 
-def all_reduce(x: Tensor, channel: Channel, size: int, ranks: int = 1, stages: Sequence[int] = ONE_LAUNCH) -> Tensor:
+def all_reduce(
+    x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None, pdl: bool = False
+) -> Tensor:
     """x [T, W] -> the sum over the ranks [T, W]."""
     out = torch.empty_like(x)
-    _run(kernels.one_shot_all_reduce_kernel, channel, (x, out), (), size, ranks, stages)
+    _run(kernels.one_shot_all_reduce_kernel, channel, (x, out), (), stages, delays, pdl)
     return out
 
 
 def all_gather_last(
-    x: Tensor, channel: Channel, size: int, ranks: int = 1, stages: Sequence[int] = ONE_LAUNCH
+    x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None, pdl: bool = False
 ) -> Tensor:
     """x [T, W] -> [T, size * W]."""
-    out = _like(x, ranks, channel.tokens, size * channel.width)
-    _run(kernels.allgather_lastdim_kernel, channel, (x, out), (), size, ranks, stages)
+    out = _like(x, channel, channel.tokens, channel.size * channel.width)
+    _run(kernels.allgather_lastdim_kernel, channel, (x, out), (), stages, delays, pdl)
     return out
 
 
-def ar_hc_post(x: Tensor, streams: Tensor, post: Tensor, comb: Tensor, channel: Channel, size: int, ranks: int = 1,
-               stages: Sequence[int] = ONE_LAUNCH) -> Tensor:  # fmt: skip
+def ar_hc_post(
+    x: Tensor,
+    streams: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    channel: Channel,
+    stages: Sequence[int] = ONE_LAUNCH,
+    delays: Tensor | None = None,
+    pdl: bool = False,
+) -> Tensor:
     """x [T, H], streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams."""
-    out = _like(streams, ranks, *streams.shape)
-    _run(kernels.ar_hc_post_oneshot_kernel, channel, (x, streams, post, comb, out), (), size, ranks, stages)
+    out = _like(streams, channel, *streams.shape)
+    _run(kernels.ar_hc_post_oneshot_kernel, channel, (x, streams, post, comb, out), (), stages, delays, pdl)
     return out
 
 
-def moe_finalize_ar_hc_post(parts: FinalizeOperands, streams: Tensor, post: Tensor, comb: Tensor, channel: Channel,
-                            size: int, ranks: int = 1, stages: Sequence[int] = ONE_LAUNCH) -> Tensor:  # fmt: skip
+def moe_finalize_ar_hc_post(
+    parts: FinalizeOperands,
+    streams: Tensor,
+    post: Tensor,
+    comb: Tensor,
+    channel: Channel,
+    stages: Sequence[int] = ONE_LAUNCH,
+    delays: Tensor | None = None,
+    pdl: bool = False,
+) -> Tensor:
     """The operands of a finalize, then as ar_hc_post -> new streams."""
-    out = _like(streams, ranks, *streams.shape)
+    out = _like(streams, channel, *streams.shape)
     has_shared = parts.shared is not None
     shared = parts.shared if has_shared else parts.gemm2_out
     stride = parts.gemm2_out.shape[-2] * channel.width
@@ -85,9 +135,9 @@ def moe_finalize_ar_hc_post(parts: FinalizeOperands, streams: Tensor, post: Tens
         channel,
         (parts.gemm2_out, parts.idx, parts.weights, shared, streams, post, comb, out),
         (stride, parts.scale),
-        size,
-        ranks,
         stages,
+        delays,
+        pdl,
         k=parts.idx.shape[-1],
         has_shared=has_shared,
     )
@@ -96,17 +146,60 @@ def moe_finalize_ar_hc_post(parts: FinalizeOperands, streams: Tensor, post: Tens
 
 def all_reduce_norm(
     x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    eps: float,
-    weight_bias: float,
+    residual: Tensor | None,
+    norm: Norm,
     channel: Channel,
-    size: int,
-    ranks: int = 1,
+    quant: InputQuant | None = None,
     stages: Sequence[int] = ONE_LAUNCH,
-) -> tuple[Tensor, Tensor]:
-    """x, residual [T, W] -> (normed, sum + residual); the channel's block must cover a row."""
-    out, total = torch.empty_like(x), torch.empty_like(x)
-    operands = (x, residual, weight, out, total)
-    _run(kernels.all_reduce_pull_norm_kernel, channel, operands, (eps, weight_bias), size, ranks, stages)
-    return out, total
+    delays: Tensor | None = None,
+    pdl: bool = False,
+) -> tuple[Activation, Tensor]:
+    """x, residual [T, W] -> (normed [T, W] or quantised, sum + residual); the channel's block must cover a row."""
+    total = torch.empty_like(x)
+    made = normed_output(x, quant)
+    operands = (x, residual, norm.weight, made.data, total, made.scales, made.scale)
+    scalars = (norm.eps, norm.weight_bias)
+    _run(kernels.all_reduce_push_norm_kernel, channel, operands, scalars, stages, delays, pdl, quant=made.mode)
+    return made.activation(x), total
+
+
+def moe_finalize_ar_norm(
+    parts: FinalizeOperands,
+    residual: Tensor,
+    norm: Norm,
+    channel: Channel,
+    quant: InputQuant | None = None,
+    stages: Sequence[int] = ONE_LAUNCH,
+    delays: Tensor | None = None,
+    pdl: bool = False,
+) -> tuple[Activation, Tensor]:
+    """The operands of a finalize, then as all_reduce_norm."""
+    total = _like(residual, channel, *residual.shape)
+    made = normed_output(total, quant)
+    has_shared = parts.shared is not None
+    shared = parts.shared if has_shared else parts.gemm2_out
+    stride = parts.gemm2_out.shape[-2] * channel.width
+    _run(
+        kernels.moe_finalize_ar_norm_oneshot_kernel,
+        channel,
+        (
+            parts.gemm2_out,
+            parts.idx,
+            parts.weights,
+            shared,
+            residual,
+            norm.weight,
+            made.data,
+            total,
+            made.scales,
+            made.scale,
+        ),
+        (stride, parts.scale, norm.eps, norm.weight_bias),
+        stages,
+        delays,
+        pdl,
+        k=parts.idx.shape[-1],
+        has_shared=has_shared,
+        quant=made.mode,
+    )
+    return made.activation(residual), total

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
+
 PARTIAL_WIDTH = 32
 """Row of the projection's partial results: 24 dot products, the sum of squares, padding."""
 
@@ -100,32 +102,40 @@ def mhc_pre_big_fuse_with_norm_kernel(
 
 
 @triton.jit
-def write_streams(x, streams, post, comb, out, token, hidden, cols, mask):
-    """Some columns of one token: R'[j] = post[j] * x + sum_k comb[k, j] * R[k]; x is float32.
-
-    Reads all four streams before it writes one, so `out` may be `streams`.
-    """
+def read_streams(streams, post, comb, token, hidden, cols, mask):
+    """What a write needs of one token: some columns of its four streams, and its 4 + 16 coefficients."""
     base = streams + token * 4 * hidden + cols
-    r0 = tl.load(base, mask=mask, other=0.0).to(tl.float32)
-    r1 = tl.load(base + hidden, mask=mask, other=0.0).to(tl.float32)
-    r2 = tl.load(base + 2 * hidden, mask=mask, other=0.0).to(tl.float32)
-    r3 = tl.load(base + 3 * hidden, mask=mask, other=0.0).to(tl.float32)
-    mix = comb + token * 16
+    olds = ()
+    for k in tl.static_range(4):
+        olds += (tl.load(base + k * hidden, mask=mask, other=0.0),)  # type: ignore[assignment]
+    gains = ()
+    for j in tl.static_range(4):
+        gains += (tl.load(post + token * 4 + j),)  # type: ignore[assignment]
+    mix = ()
+    for i in tl.static_range(16):
+        mix += (tl.load(comb + token * 16 + i),)  # type: ignore[assignment]
+    return olds, gains, mix
+
+
+@triton.jit
+def write_streams(x, olds, gains, mix, out, token, hidden, cols, mask):
+    """R'[j] = post[j] * x + sum_k comb[k, j] * R[k] in what read_streams read; x is float32. `out` may be `streams`."""
     for j in tl.static_range(4):
         # Spelled as fused multiply-adds: the compiler would choose its own in each kernel, and bits would differ.
-        y = tl.load(post + token * 4 + j) * x
-        y = tl.fma(tl.load(mix + j), r0, y)
-        y = tl.fma(tl.load(mix + 4 + j), r1, y)
-        y = tl.fma(tl.load(mix + 8 + j), r2, y)
-        y = tl.fma(tl.load(mix + 12 + j), r3, y)
+        y = gains[j] * x
+        for k in tl.static_range(4):
+            y = tl.fma(mix[k * 4 + j], olds[k].to(tl.float32), y)
         tl.store(out + (token * 4 + j) * hidden + cols, y, mask=mask)
 
 
 @triton.jit
-def mhc_post_kernel(x, streams, post, comb, out, hidden, block: tl.constexpr):
+def mhc_post_kernel(x, streams, post, comb, out, hidden, block: tl.constexpr, pdl: tl.constexpr):
     """Program (token, column block): the write of the complete sum x [T, H] into the streams [T, 4, H]."""
+    wait_for_inputs(pdl)
     token = tl.program_id(0)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < hidden
     value = tl.load(x + token * hidden + cols, mask=mask, other=0.0).to(tl.float32)
-    write_streams(value, streams, post, comb, out, token, hidden, cols, mask)
+    olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
+    launch_dependents(pdl)
+    write_streams(value, olds, gains, mix, out, token, hidden, cols, mask)

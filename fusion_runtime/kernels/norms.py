@@ -5,32 +5,65 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
+
 
 @triton.jit
-def rmsnorm_kernel(x, weight, out, x_stride, width, eps, block: tl.constexpr):
-    """x * rsqrt(mean(x^2) + eps) * weight."""
+def rmsnorm_kernel(x, weight, out, x_stride, width, eps, weight_bias, block: tl.constexpr):
+    """x * rsqrt(mean(x^2) + eps) * (weight + weight_bias)."""
     row = tl.program_id(0)
     cols = tl.arange(0, block)
     mask = cols < width
     value = tl.load(x + row * x_stride + cols, mask=mask, other=0.0).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(value * value, 0) / width + eps)
-    gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32) + weight_bias
     tl.store(out + row * width + cols, value * inverse * gain, mask=mask)
 
 
 @triton.jit
-def fused_add_rmsnorm_kernel(x, residual, weight, out, total_out, width, eps, weight_bias, block: tl.constexpr):
+def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.constexpr, block: tl.constexpr):
+    """Stores one row y, rounded to storage already: as it is, or quantised as fusion_runtime/quant.py says.
+
+    quant 0: out [T, W]. 1 (fp8_static_tensor): out e4m3, y / scale[0]. 2 (fp8_token_group_128): out e4m3 and
+    scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448.
+    """
+    at = row * width + cols
+    if quant == 0:
+        tl.store(out + at, y, mask=mask)
+    if quant == 1:
+        q = tl.div_rn(y.to(tl.float32), tl.load(scale) + tl.zeros((block,), tl.float32))
+        tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
+    if quant == 2:
+        groups = tl.reshape(y.to(tl.float32), (block // 128, 128))
+        largest = tl.maximum(tl.max(tl.abs(groups), 1), 1e-10)
+        by = tl.div_rn(largest, tl.zeros_like(largest) + 448.0)
+        q = tl.reshape(tl.div_rn(groups, by[:, None] + tl.zeros_like(groups)), (block,))
+        tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
+        group = tl.arange(0, block // 128)
+        count = (width + 127) // 128
+        tl.store(scales + row * count + group, by, mask=group < count)
+
+
+@triton.jit
+def fused_add_rmsnorm_kernel(
+    x, residual, weight, out, total_out, scales, scale, width, eps, weight_bias,
+    quant: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+):  # fmt: skip
     """total = x + residual; out = rmsnorm(total) * (weight + weight_bias); the norm sees the float32 sum."""
     row = tl.program_id(0)
     cols = tl.arange(0, block)
     mask = cols < width
     at = row * width + cols
-    total = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
-    total += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    gain = tl.load(weight + cols, mask=mask, other=0.0)
+    wait_for_inputs(pdl)
+    own = tl.load(x + at, mask=mask, other=0.0)
+    old = tl.load(residual + at, mask=mask, other=0.0)
+    launch_dependents(pdl)
+    total = own.to(tl.float32) + old.to(tl.float32)
     tl.store(total_out + at, total, mask=mask)
     inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
-    gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32) + weight_bias
-    tl.store(out + at, total * inverse * gain, mask=mask)
+    y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(total_out.dtype.element_ty)
+    store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The triton path: each boundary as one fused launch over a loopback group's buffers."""
+"""The triton path: each boundary as one launch of our own kernels, over memory that the ranks reach directly."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusionscope.fusion_runtime.comm.base import Group
-from fusionscope.fusion_runtime.comm.loopback import Channel, Loopback, power_of_two
+from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, power_of_two
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.gates import Decline, Gate
-from fusionscope.fusion_runtime.kernels import launch
+from fusionscope.fusion_runtime.kernels import launch, launch_norm
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
@@ -22,55 +22,36 @@ if TYPE_CHECKING:
 Tensor = Any
 
 MAX_TOKENS = 128
-"""A one-shot exchange reads every rank's part: past this a two-shot one would move less."""
+"""A one-shot exchange moves every rank's part to every rank: past this a two-shot one would move less."""
 
 MAX_NORM_WIDTH = 16384
-"""ar_norm keeps a whole row in one program."""
+"""A norm keeps a whole row in one program."""
+
+BOUNDARIES = ("ar_norm", "moe_finalize", "mhc_post")
+
+DTYPES = (torch.bfloat16, torch.float16)
+"""What the kernels are for on a GPU; the interpreter takes float32 too."""
 
 
 class TritonPath(Path):
-    """Declines where a peer's memory cannot be read (a process group) and outside the kernels' shapes."""
+    """Runs where the group is an ExchangeGroup (loopback, symmetric memory), and at one rank where a norm is left."""
 
     name = "triton"
 
     def finalizes_through(self, ends: str) -> bool:
-        return ends == "mhc"
+        return True
 
     def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
-        if boundary not in ("ar_norm", "moe_finalize", "mhc_post"):
+        if boundary not in BOUNDARIES:
             return Decline(Gate.NOT_COVERED, f"there is no kernel for {boundary}")
-        if group.size == 1:
-            return Decline(Gate.ONE_RANK, "one rank has nothing to reduce")
-        if not isinstance(group, Loopback):
-            why = f"a {group.kind} group needs symmetric memory, which this path does not have yet"
-            return Decline(Gate.GROUP_KIND, why)
-        if shape.device.type != group.device.type:
-            return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
-        return self._shape_declines(boundary, shape)
-
-    @staticmethod
-    def _shape_declines(boundary: str, shape: SiteShape) -> Decline | None:
-        normed = boundary == "ar_norm"
-        if shape.device.type == "cuda" and shape.dtype is not torch.bfloat16:
-            return Decline(Gate.DTYPE, f"the dtype is {shape.dtype} and not bfloat16")
-        if shape.tokens > MAX_TOKENS:
-            return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
-        if shape.hidden % 8:
-            return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
-        if normed and shape.hidden > MAX_NORM_WIDTH:
-            return Decline(
-                Gate.HIDDEN_WIDTH, f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
-            )
-        if normed and not shape.residual:
-            return Decline(Gate.NO_RESIDUAL, "the kernel adds a residual and there is none")
-        if normed and shape.quant is not None:
-            return Decline(Gate.QUANT_UNSUPPORTED, f"there is no kernel that ends in {shape.quant}")
-        return None
+        if shape.tokens == 0:
+            return Decline(Gate.NO_TOKENS, "there are no tokens")
+        normed = boundary == "ar_norm" or shape.ends == "norm"
+        return _shape_declines(shape, normed) or _group_declines(boundary, shape, group, normed)
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
-        group = _loopback(owed.group)
         x = owed.take().contiguous()
-        return launch.ar_hc_post(x, streams, post, comb, _channel(group, x), group.size)
+        return launch.ar_hc_post(x, streams, post, comb, _channel(owed.group, x))
 
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         parts = owed.take()
@@ -80,10 +61,14 @@ class TritonPath(Path):
     def finalize_post(
         self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext
     ) -> Tensor:
-        group = _loopback(owed.group)
         parts = owed.take()
-        channel = group.channel(streams.shape[0], streams.shape[-1], streams.dtype)
-        return launch.moe_finalize_ar_hc_post(parts, streams, post, comb, channel, group.size)
+        return launch.moe_finalize_ar_hc_post(parts, streams, post, comb, _channel(owed.group, streams[:, 0]))
+
+    def finalize_norm(
+        self, owed: DeferredFinalize, residual: Tensor, norm: Norm, ctx: DecodeContext, quant: InputQuant | None = None
+    ) -> tuple[Activation, Tensor]:
+        parts = owed.take()
+        return launch.moe_finalize_ar_norm(parts, residual, norm, _row_channel(owed.group, residual), quant)
 
     def ar_norm(
         self,
@@ -93,17 +78,55 @@ class TritonPath(Path):
         ctx: DecodeContext,
         quant: InputQuant | None = None,
     ) -> tuple[Activation, Tensor]:
-        group = _loopback(owed.group)
         x = owed.take().contiguous()
-        channel = group.channel(x.shape[0], x.shape[1], x.dtype, power_of_two(x.shape[1]))
-        return launch.all_reduce_norm(x, residual, norm.weight, norm.eps, norm.weight_bias, channel, group.size)
+        if owed.group.size == 1 and residual is not None:
+            return launch_norm.add_rmsnorm(x, residual, norm, quant)
+        return launch.all_reduce_norm(x, residual, norm, _row_channel(owed.group, x), quant)
 
 
-def _loopback(group: Group) -> Loopback:
-    if not isinstance(group, Loopback):
+def _shape_declines(shape: SiteShape, normed: bool) -> Decline | None:
+    if shape.device.type == "cuda" and shape.dtype not in DTYPES:
+        return Decline(Gate.DTYPE, f"the dtype is {shape.dtype} and neither bfloat16 nor float16")
+    if shape.tokens > MAX_TOKENS:
+        return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
+    if shape.hidden % 8:
+        return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
+    if normed and shape.hidden > MAX_NORM_WIDTH:
+        why = f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
+        return Decline(Gate.HIDDEN_WIDTH, why)
+    if normed and shape.quant not in launch_norm.QUANT_MODES:
+        return Decline(Gate.QUANT_UNSUPPORTED, f"there is no kernel that ends in {shape.quant}")
+    return None
+
+
+def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool) -> Decline | None:
+    if group.size == 1:
+        if boundary == "ar_norm" and shape.residual:
+            return None
+        return Decline(Gate.ONE_RANK, "one rank has nothing to reduce")
+    if not isinstance(group, ExchangeGroup):
+        why = f"a {group.kind} group has no memory that its ranks reach directly: make it a SymmetricGroup"
+        return Decline(Gate.PEER_MEMORY, why)
+    if shape.device.type != group.device.type:
+        return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
+    lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, _row(shape.hidden) if normed else None)
+    return None if lacking is None else Decline(Gate.WORKSPACE_TOO_SMALL, lacking)
+
+
+def _row(width: int) -> int:
+    """A block that holds a whole row; the quantising kernels take it in groups of 128."""
+    return max(128, power_of_two(width))
+
+
+def _exchange(group: Group) -> ExchangeGroup:
+    if not isinstance(group, ExchangeGroup):
         raise RuntimeContractError(f"the triton path cannot run over a {group.kind} group: ask declines() first.")
     return group
 
 
-def _channel(group: Loopback, x: Tensor) -> Channel:
-    return group.channel(x.shape[0], x.shape[1], x.dtype)
+def _channel(group: Group, x: Tensor) -> Channel:
+    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype)
+
+
+def _row_channel(group: Group, x: Tensor) -> Channel:
+    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, _row(x.shape[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,10 +171,27 @@ def group_of(plan: CapturePlan) -> Iterator[Any]:
     else:
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     try:
-        yield ProcessGroup()
+        yield ProcessGroup() if plan.device == "cpu" else _group_for(plan.paths)
         barrier()
     finally:
         dist.destroy_process_group()
+
+
+def _group_for(paths: Mapping[str, str]) -> Any:
+    """A group of GPUs whose kernels reach the other ranks' memory, where a path was chosen that needs it."""
+    from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
+    from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
+    from fusionscope.fusion_runtime.errors import NoSymmetricMemory
+
+    wanted = set(paths.values())
+    if not wanted & {"triton", "auto"}:
+        return ProcessGroup()
+    try:
+        return SymmetricGroup()
+    except NoSymmetricMemory:
+        if "triton" in wanted:
+            raise
+        return ProcessGroup()
 
 
 def spec_of(model: str, device: str, layers: int) -> Any:

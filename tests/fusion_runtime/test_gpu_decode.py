@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from gpus import needs_gpu
 
 from fusionscope.fusion_runtime.boundaries import mhc_post
-from fusionscope.fusion_runtime.comm.loopback import Loopback, make_channel
+from fusionscope.fusion_runtime.comm.loopback import Loopback, sync_channel
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode import graph
 from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
@@ -73,12 +73,12 @@ def test_sites_bracket_nodes_and_edges_connect_them(captured, name):
 
 def test_all_ranks_in_one_launch_wait_for_each_other():
     hidden = 4096
-    channel = make_channel(TP, BATCH, hidden, 512, torch.bfloat16, "cuda")
+    channel = sync_channel(TP, BATCH, hidden, torch.bfloat16, "cuda")
     for _ in range(50):
         x = torch.randn(TP, BATCH, hidden, device="cuda").bfloat16()
         R = torch.randn(BATCH, 4, hidden, device="cuda").bfloat16()
         post, comb = torch.rand(BATCH, 4, device="cuda"), torch.rand(BATCH, 4, 4, device="cuda")
-        got = launch.ar_hc_post(x, R, post, comb, channel, TP, ranks=TP)
+        got = launch.ar_hc_post(x, R, post, comb, channel)
         want = mhc_post.reference(list(x), R, post, comb)
         for rank in range(TP):
             torch.testing.assert_close(got[rank].float(), want.float(), rtol=2e-2, atol=2e-2)

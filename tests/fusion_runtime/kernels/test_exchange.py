@@ -1,4 +1,4 @@
-"""The one-shot exchanges: arithmetic, flags and epochs, in Triton's interpreter."""
+"""The one-shot exchanges: arithmetic, slots and epochs, in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("triton was imported before its interpreter was chosen", allow_module_level=True)
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
-from fusionscope.fusion_runtime.comm.loopback import Loopback, make_channel
+from fusionscope.fusion_runtime.comm.loopback import Loopback, sync_channel
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import cuda_ops
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import launch
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import (
     DeferredFinalize,
     FinalizeOperands,
     ForwardScope,
     PartialSum,
 )
-from fusionscope.fusion_runtime.paths.base import Norm
-from fusionscope.fusion_runtime.paths.triton import TritonPath
 
 SIZE, T, H = 4, 2, 24
 TWO_LAUNCHES = (1, 2)
@@ -43,60 +42,138 @@ def close(got, want):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
+def channel_of(block=16, dtype=torch.float32, size=SIZE):
+    return sync_channel(size, T, H, dtype, "cpu", block)
+
+
 def context(paths):
     return DecodeContext(Loopback(SIZE, "cpu"), cuda_ops, PathChoice.parse(paths))
 
 
+def emptied(channel):
+    """Nothing is left in a slot that was read."""
+    return bool((channel.memory == -1).all())
+
+
 def test_all_ranks_reduce_round_after_round():
-    channel = make_channel(SIZE, T, H, 16, torch.float32, "cpu")
+    channel = channel_of()
     for turn in range(5):
         x = torch.randn(SIZE, T, H)
-        got = launch.all_reduce(x, channel, SIZE, ranks=SIZE, stages=TWO_LAUNCHES)
+        got = launch.all_reduce(x, channel, TWO_LAUNCHES)
         for rank in range(SIZE):
             close(got[rank], x.sum(0))
             assert torch.equal(got[rank], got[0])
         assert (channel.epochs == turn + 1).all()
-        off_diagonal = ~torch.eye(SIZE, dtype=torch.bool)
-        assert (channel.pads[off_diagonal] == turn + 1).all()
+        assert emptied(channel)
+
+
+def test_a_part_goes_to_the_slot_of_its_epoch():
+    channel = channel_of()
+    x = torch.randn(SIZE, T, H)
+    launch.all_reduce(x, channel, (1,))
+    parts = channel.memory.view(SIZE, 2, SIZE, T, H)
+    for owner in range(SIZE):
+        for writer in range(SIZE):
+            want = x[writer].view(torch.int32) if writer != owner else torch.full((T, H), -1, dtype=torch.int32)
+            assert torch.equal(parts[owner, 0, writer], want)
+    assert (parts[:, 1] == -1).all()
+    launch.all_reduce(x, channel, (2,))
+    launch.all_reduce(x, channel, (1,))
+    assert (channel.memory.view(SIZE, 2, -1)[:, 0] == -1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_zeros_keep_their_sign_and_no_nan_looks_empty(dtype):
+    channel = channel_of(dtype=dtype, size=2)
+    x = torch.randn(2, T, H).to(dtype)
+    x[:, 0, :4] = -0.0
+    x[0, 0, 4] = float("nan")
+    words = torch.int16 if dtype.itemsize == 2 else torch.int32
+    x.view(words)[1, 1, :8] = -1  # the very bits that mean "nothing here yet"
+    x[0, 0, 5] = float("inf")
+    launch.all_reduce(x, channel, (1,))
+    sent = channel.memory.view(2, 2, 2, T, H)[1, 0, 0]
+    assert not (sent == -1).any()
+    assert (sent[0, :4] == torch.tensor([-0.0], dtype=dtype).view(words)).all()
+    got = launch.all_reduce(x, channel, (2,))
+    want = x.float().sum(0)
+    assert torch.equal(got[0].isnan(), want.isnan()) and got[0].isnan().sum() == 9
+    torch.testing.assert_close(got[0].float(), want, rtol=1e-2, atol=1e-2, equal_nan=True)
+    assert emptied(channel)
+
+
+def test_a_delayed_rank_sends_the_same():
+    x = torch.randn(SIZE, T, H)
+    delays = torch.tensor([0, 3, 1, 7], dtype=torch.int32)
+    prompt = launch.all_reduce(x, channel_of(), TWO_LAUNCHES)
+    assert torch.equal(launch.all_reduce(x, channel_of(), TWO_LAUNCHES, delays), prompt)
 
 
 def test_all_ranks_gather():
-    channel = make_channel(SIZE, T, H, 16, torch.float32, "cpu")
+    channel = channel_of()
     x = torch.randn(SIZE, T, H)
-    got = launch.all_gather_last(x, channel, SIZE, ranks=SIZE, stages=TWO_LAUNCHES)
-    for rank in range(SIZE):
-        assert torch.equal(got[rank], torch.cat(list(x), -1))
+    for _ in range(3):
+        got = launch.all_gather_last(x, channel, TWO_LAUNCHES)
+        for rank in range(SIZE):
+            assert torch.equal(got[rank], torch.cat(list(x), -1))
+        assert emptied(channel)
 
 
 def test_all_ranks_post():
-    channel = make_channel(SIZE, T, H, 16, torch.float32, "cpu")
+    channel = channel_of()
     x, (R, post, comb) = torch.randn(SIZE, T, H), operands()
-    got = launch.ar_hc_post(x, R, post, comb, channel, SIZE, ranks=SIZE, stages=TWO_LAUNCHES)
+    got = launch.ar_hc_post(x, R, post, comb, channel, TWO_LAUNCHES)
     for rank in range(SIZE):
         close(got[rank], mhc_post.reference(list(x), R, post, comb))
 
 
-def test_all_ranks_finalize_and_post():
-    channel = make_channel(SIZE, T, H, 16, torch.float32, "cpu")
+def moe_parts():
     gemm2, shared = torch.randn(SIZE, 6, H), torch.randn(SIZE, T, H)
     idx, weights = torch.tensor([[0, 5, -1], [2, 1, 4]], dtype=torch.int32), torch.rand(T, 3)
-    R, post, comb = operands()
-    parts = FinalizeOperands(gemm2, idx, weights, 2.5, shared)
-    got = launch.moe_finalize_ar_hc_post(parts, R, post, comb, channel, SIZE, ranks=SIZE, stages=TWO_LAUNCHES)
     each = [FinalizeOperands(gemm2[r], idx, weights, 2.5, shared[r]) for r in range(SIZE)]
+    return FinalizeOperands(gemm2, idx, weights, 2.5, shared), each
+
+
+def test_all_ranks_finalize_and_post():
+    parts, each = moe_parts()
+    R, post, comb = operands()
+    got = launch.moe_finalize_ar_hc_post(parts, R, post, comb, channel_of(), TWO_LAUNCHES)
     for rank in range(SIZE):
         close(got[rank], moe_finalize.reference(each, R, post, comb))
 
 
-@pytest.mark.parametrize("bias", [0.0, 1.0])
-def test_all_ranks_norm(bias):
-    channel = make_channel(SIZE, T, H, 32, torch.float32, "cpu")
-    x, residual, w = torch.randn(SIZE, T, H), torch.randn(T, H), torch.randn(H)
-    normed, total = launch.all_reduce_norm(x, residual, w, 1e-5, bias, channel, SIZE, ranks=SIZE, stages=TWO_LAUNCHES)
-    want = ar_norm.reference(list(x), residual, Norm(w, 1e-5, bias))
+def test_all_ranks_finalize_and_norm():
+    parts, each = moe_parts()
+    residual, norm = torch.randn(T, H), Norm(torch.randn(H), 1e-5)
+    normed, total = launch.moe_finalize_ar_norm(parts, residual, norm, channel_of(128), stages=TWO_LAUNCHES)
+    want = moe_finalize.reference_norm(each, residual, norm)
     for rank in range(SIZE):
         close(normed[rank], want[0])
         close(total[rank], want[1])
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize("added", [True, False])
+def test_all_ranks_norm(bias, added):
+    x, residual = torch.randn(SIZE, T, H), torch.randn(T, H) if added else None
+    norm = Norm(torch.randn(H), 1e-5, bias)
+    normed, total = launch.all_reduce_norm(x, residual, norm, channel_of(32), stages=TWO_LAUNCHES)
+    want = ar_norm.reference(list(x), residual, norm)
+    for rank in range(SIZE):
+        close(normed[rank], want[0])
+        close(total[rank], want[1])
+
+
+def test_the_sum_is_rounded_before_the_residual_is_added():
+    # In float16, as the interpreter cuts float32 off where it should round it to bfloat16.
+    x, residual = torch.randn(SIZE, T, H).half(), torch.randn(T, H).half()
+    norm = Norm(torch.randn(H).half(), 1e-5)
+    channel = channel_of(32, torch.float16)
+    normed, total = launch.all_reduce_norm(x, residual, norm, channel, stages=TWO_LAUNCHES)
+    want = ar_norm.reference(list(x), residual, norm)
+    for rank in range(SIZE):
+        assert torch.equal(total[rank], want[1])
+        torch.testing.assert_close(normed[rank], want[0], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("path", ["split", "triton"])
@@ -113,28 +190,52 @@ def test_timing_mode_of_a_chain_of_posts(path):
     assert [(row.path, row.declined) for row in ctx.recorder.rows] == [(path, "")] * 3
 
 
+def one_rank_of_a_moe(has_shared):
+    idx, weights = torch.tensor([[0, 5], [2, -1]], dtype=torch.int32), torch.rand(T, 2)
+    return FinalizeOperands(torch.randn(6, H), idx, weights, 2.5, torch.randn(T, H) if has_shared else None)
+
+
 @pytest.mark.parametrize("path", ["split", "triton"])
 @pytest.mark.parametrize("has_shared", [True, False])
 def test_timing_mode_finalize(path, has_shared):
     ctx = context(f"moe_finalize={path}")
-    idx, weights = torch.tensor([[0, 5], [2, -1]], dtype=torch.int32), torch.rand(T, 2)
-    parts = FinalizeOperands(torch.randn(6, H), idx, weights, 2.5, torch.randn(T, H) if has_shared else None)
+    parts = one_rank_of_a_moe(has_shared)
     R, post, comb = operands()
     own = moe_finalize.partial(parts)
     want = mhc_post.reference(ctx.group.partials(own), R, post, comb)
-    got = moe_finalize.run(DeferredFinalize(parts, ctx.group), R, post, comb, layer=3, ctx=ctx)
+    got = moe_finalize.run_mhc(DeferredFinalize(parts, ctx.group), R, post, comb, layer=3, ctx=ctx)
     close(got, want)
     assert [(row.boundary, row.path) for row in ctx.recorder.rows] == [("moe_finalize", path), ("mhc_post", path)]
+
+
+@pytest.mark.parametrize("path", ["split", "triton"])
+def test_timing_mode_finalize_through_the_norm(path):
+    ctx = context(f"moe_finalize={path}")
+    parts, residual, norm = one_rank_of_a_moe(True), torch.randn(T, H), Norm(torch.randn(H), 1e-5)
+    summed = ctx.group.partials(moe_finalize.partial(parts), 128 if path == "triton" else None)
+    owed = DeferredFinalize(parts, ctx.group)
+    got = moe_finalize.run_norm(owed, residual, norm, subtype="residual", layer=3, ctx=ctx)
+    for mine, want in zip(got, ar_norm.reference(summed, residual, norm), strict=True):
+        close(mine, want)
+    assert [(row.boundary, row.path) for row in ctx.recorder.rows] == [("moe_finalize", path), ("ar_norm", path)]
 
 
 @pytest.mark.parametrize("path", ["split", "triton"])
 def test_timing_mode_norm(path):
     ctx = context(f"ar_norm={path}")
     x, residual, norm = torch.randn(T, H), torch.randn(T, H), Norm(torch.randn(H), 1e-5)
-    parts = ctx.group.partials(x, 32 if path == "triton" else None)
+    parts = ctx.group.partials(x, 128 if path == "triton" else None)
     got = ar_norm.run(PartialSum(x, ctx.group), residual, norm, subtype="residual", layer=0, ctx=ctx)
     for mine, want in zip(got, ar_norm.reference(parts, residual, norm), strict=True):
         close(mine, want)
+
+
+def test_timing_mode_leaves_the_peers_parts_where_they_are():
+    group = Loopback(SIZE, "cpu")
+    x = torch.randn(T, H)
+    first = group.all_reduce(x)
+    assert torch.equal(group.all_reduce(x), first)
+    close(first, sum(group.partials(x)))
 
 
 def test_timing_mode_gather():
@@ -150,23 +251,8 @@ def test_a_post_may_write_over_the_streams_it_read():
     x, (R, post, comb) = torch.randn(T, H), operands()
     want = mhc_post.reference(group.partials(x), R, post, comb)
     channel = group.channel(T, H, x.dtype)
-    launch._run(launch.kernels.ar_hc_post_oneshot_kernel, channel, (x, R, post, comb, R), (), SIZE, 1, (3,))
+    launch._run(launch.kernels.ar_hc_post_oneshot_kernel, channel, (x, R, post, comb, R), (), (3,), None, False)
     close(R, want)
-
-
-def test_the_triton_path_declines_a_process_group_and_one_rank():
-    from types import SimpleNamespace
-
-    from fusionscope.fusion_runtime.comm.single import SingleGroup
-
-    shape = SimpleNamespace(tokens=T, hidden=H, dtype=torch.float32, device=torch.device("cpu"), top_k=0)
-    path = TritonPath()
-    assert path.declines("mhc_post", shape=shape, group=Loopback(SIZE, "cpu")) is None
-    assert "nothing to reduce" in path.declines("mhc_post", shape=shape, group=SingleGroup())
-    other = SimpleNamespace(size=4, kind="gloo")
-    assert "symmetric memory" in path.declines("mhc_post", shape=shape, group=other)
-    shape.tokens = 129
-    assert "129 tokens" in path.declines("mhc_post", shape=shape, group=Loopback(SIZE, "cpu"))
 
 
 def test_loopback_names_the_sizes_it_can_emulate():

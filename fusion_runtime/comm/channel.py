@@ -1,0 +1,116 @@
+"""The exchange buffers of one-shot kernels (see kernels/allreduce.py), and the groups that have them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.errors import RuntimeContractError
+
+Tensor = Any
+
+MAX_BLOCK = 512
+"""Columns of one program: H 4096 gives 8 programs a token."""
+
+SLOTS = 2
+"""Exchanges whose parts are kept apart."""
+
+ALIGNMENT = 256
+"""Bytes; where a channel may begin in a larger buffer."""
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def default_block(width: int) -> int:
+    """Columns of one program where a kernel does not need whole rows."""
+    return min(MAX_BLOCK, power_of_two(width))
+
+
+def word_of(dtype: Any) -> Any:
+    """The integer type of a float type's size. Raises RuntimeContractError on other sizes."""
+    words = {2: torch.int16, 4: torch.int32}
+    if dtype.itemsize not in words:
+        raise RuntimeContractError(f"exchange kernels move 2 or 4 bytes an element, not {dtype}: cast it first.")
+    return words[dtype.itemsize]
+
+
+def inbox_bytes(size: int, tokens: int, width: int, dtype: Any) -> int:
+    """Bytes of one rank's inbox for parts of [tokens, width], a multiple of ALIGNMENT."""
+    exact = SLOTS * size * tokens * width * int(dtype.itemsize)
+    return -(-exact // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Buffers for parts of [tokens, width] and one mapping of programs to columns.
+
+    inboxes [size] int64 are addresses, epochs [ranks here, programs] int32; first_rank is the rank whose x comes first
+    in a launch; emulate: peers never send, their parts lie in the inbox; `memory` keeps the inboxes alive.
+    """
+
+    size: int
+    tokens: int
+    width: int
+    block: int
+    dtype: Any
+    first_rank: int
+    emulate: bool
+    inboxes: Tensor
+    epochs: Tensor
+    memory: Any
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.width // self.block)
+
+    @property
+    def programs(self) -> int:
+        return self.tokens * self.blocks
+
+    @property
+    def elements(self) -> int:
+        return self.tokens * self.width
+
+
+class ExchangeGroup(Group):
+    """A group whose ranks reach each other's memory, so that one kernel can hold the all-reduce."""
+
+    device: Any
+
+    def __init__(self) -> None:
+        self._channels: dict[tuple[int, int, int, Any], Channel] = {}
+
+    def channel(self, tokens: int, width: int, dtype: Any, block: int | None = None) -> Channel:
+        """The buffers for [tokens, width]; one per mapping of programs to columns, so kernels can share them.
+
+        They are made at first use, which must not be while a graph is being captured and must come in the same order
+        on every rank. Raises RuntimeContractError otherwise, or where there is no room.
+        """
+        block = block or default_block(width)
+        key = (tokens, width, block, dtype)
+        if key not in self._channels:
+            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                raise RuntimeContractError(
+                    f"{self.kind} buffers for [{tokens}, {width}] are not there yet: run one step before capturing it."
+                )
+            self._channels[key] = self._make(tokens, width, dtype, block)
+        return self._channels[key]
+
+    def no_room(self, tokens: int, width: int, dtype: Any, block: int | None = None) -> str | None:
+        """Why `channel` cannot be made, or None."""
+        key = (tokens, width, block or default_block(width), dtype)
+        return None if key in self._channels else self._lacks(inbox_bytes(self.size, tokens, width, dtype))
+
+    def _lacks(self, wanted: int) -> str | None:
+        return None
+
+    @abstractmethod
+    def _make(self, tokens: int, width: int, dtype: Any, block: int) -> Channel:
+        """New buffers with empty inboxes."""

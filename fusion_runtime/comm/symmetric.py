@@ -1,0 +1,149 @@
+"""A process group whose GPUs also reach each other's memory: torch's symmetric memory, without multicast.
+
+All-reduces that stand alone go through the process group (NCCL, RCCL). The one-shot kernels write into the peers'
+inboxes themselves (kernels/allreduce.py). All inboxes lie in one symmetric buffer of a fixed size; channels are cut
+from it in the order in which they are first used, which is the same on every rank. What no longer fits declines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, inbox_bytes
+from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
+from fusionscope.fusion_runtime.errors import NoSymmetricMemory
+
+CAPACITY = 64 << 20
+"""Bytes of the symmetric buffer of each rank: 128 tokens of hidden 7168 take 7 MiB at 2 ranks and 28 MiB at 8."""
+
+_setups = itertools.count()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs. reachable: GPUs of this machine whose memory its own can reach, None where it cannot tell."""
+
+    rank: int
+    host: str
+    device: str
+    gpu: str = ""
+    name: str = ""
+    reachable: tuple[str, ...] | None = None
+
+
+def place_of(rank: int, device: Any) -> Place:
+    """This rank's place, as the driver tells it."""
+    host = socket.gethostname()
+    if device.type != "cuda":
+        return Place(rank, host, device.type)
+    # None but the own GPU is visible where a launcher gave every rank one: then nothing is known about the others.
+    visible = range(torch.cuda.device_count())
+    own = torch.cuda.get_device_properties(device)
+    reachable = tuple(
+        str(torch.cuda.get_device_properties(i).uuid)
+        for i in visible
+        if i != device.index and torch.cuda.can_device_access_peer(device.index, i)
+    )
+    return Place(rank, host, "cuda", str(own.uuid), own.name, reachable if len(visible) > 1 else None)
+
+
+def refusal(places: Sequence[Place]) -> str:
+    """ "" if ranks at these places can share memory, else why not and what to do, the same on every rank."""
+    for place in places:
+        if place.device != "cuda":
+            return (
+                f"Symmetric memory needs a GPU on every rank and rank {place.rank} is on {place.device}: "
+                "use a ProcessGroup there."
+            )
+    for before, place in itertools.combinations(places, 2):
+        if before.host != place.host:
+            return (
+                f"Symmetric memory joins the GPUs of one host; rank {before.rank} is on {before.host} and rank "
+                f"{place.rank} on {place.host}: use a ProcessGroup over hosts."
+            )
+        if before.gpu == place.gpu:
+            return (
+                f"Ranks {before.rank} and {place.rank} are on one GPU ({place.name}), and symmetric memory takes one "
+                "a rank: start as many ranks as there are GPUs, or emulate them in one process with Loopback."
+            )
+        for one, other in ((before, place), (place, before)):
+            if one.reachable is not None and other.gpu not in one.reachable:
+                return (
+                    f"The GPU of rank {one.rank} cannot reach the memory of rank {other.rank}'s (no NVLink and no "
+                    "peer access; see `nvidia-smi topo -m`): leave the boundaries to split, or choose other GPUs."
+                )
+    return ""
+
+
+def _everybody(place: Place, size: int, group: Any) -> list[Place]:
+    """Every rank's place, through the store: a collective of the backend would fail on what is to be reported."""
+    store = dist.PrefixStore(
+        f"fusionscope/places/{group.group_name}/{next(_setups)}", dist.distributed_c10d._get_default_store()
+    )
+    store.set(str(place.rank), json.dumps(asdict(place)))
+    told = [json.loads(store.get(str(rank))) for rank in range(size)]
+    return [Place(**{**one, "reachable": one["reachable"] and tuple(one["reachable"])}) for one in told]
+
+
+class SymmetricGroup(ProcessGroup, ExchangeGroup):
+    """Wraps a process group (the default one if none is given) of GPUs of one host, `capacity` bytes a rank.
+
+    Making one is collective. Raises NoSymmetricMemory, on every rank alike, where the ranks' GPUs cannot share memory.
+    """
+
+    def __init__(self, group: Any = None, *, device: Any = None, capacity: int = CAPACITY) -> None:
+        ProcessGroup.__init__(self, group)
+        ExchangeGroup.__init__(self)
+        group = group if group is not None else dist.group.WORLD
+        self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        self.capacity, self._used = capacity, 0
+        why = refusal(_everybody(place_of(self.rank, self.device), self.size, group))
+        if why:
+            raise NoSymmetricMemory(why)
+        self._buffer, self._addresses, self._handle = _allocate(capacity, self.device, group)
+        # No rank may write into an inbox that its owner has not emptied yet.
+        torch.cuda.synchronize(self.device)
+        dist.barrier(group=group)
+
+    def _lacks(self, wanted: int) -> str | None:
+        if self._used + wanted <= self.capacity:
+            return None
+        return (
+            f"the symmetric buffer of {self.capacity} bytes has {self.capacity - self._used} left and the exchange "
+            f"takes {wanted}"
+        )
+
+    def _make(self, tokens: int, width: int, dtype: Any, block: int) -> Channel:
+        wanted = inbox_bytes(self.size, tokens, width, dtype)
+        lacking = self._lacks(wanted)
+        if lacking:
+            raise NoSymmetricMemory(f"{lacking[0].upper()}{lacking[1:]}: give SymmetricGroup a larger capacity.")
+        addresses = [address + self._used for address in self._addresses]
+        self._used += wanted
+        inboxes = torch.tensor(addresses, dtype=torch.int64, device=self.device)
+        epochs = torch.zeros((1, tokens * -(-width // block)), dtype=torch.int32, device=self.device)
+        return Channel(self.size, tokens, width, block, dtype, self.rank, False, inboxes, epochs, self._buffer)
+
+
+def _allocate(capacity: int, device: Any, group: Any) -> tuple[Any, list[int], Any]:
+    """(this rank's empty buffer, every rank's address of its own, torch's handle)."""
+    try:
+        import torch.distributed._symmetric_memory as symmetric
+
+        buffer = symmetric.empty(capacity, dtype=torch.int8, device=device)
+        buffer.fill_(-1)
+        handle = symmetric.rendezvous(buffer, group)
+    except (ImportError, RuntimeError) as error:
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        raise NoSymmetricMemory(
+            f"torch {torch.__version__} could not set up symmetric memory ({said}): leave the boundaries to split."
+        ) from error
+    return buffer, [int(address) for address in handle.buffer_ptrs], handle

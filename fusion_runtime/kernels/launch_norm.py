@@ -1,0 +1,112 @@
+"""Launches of the kernels that need no peer: add and RMSNorm, whose output may be quantised, and mHC post."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusionscope.fusion_runtime.comm.channel import power_of_two
+from fusionscope.fusion_runtime.kernels import mhc, norms
+from fusionscope.fusion_runtime.norms import Norm
+from fusionscope.fusion_runtime.quant import (
+    FP8_STATIC_TENSOR,
+    FP8_TOKEN_GROUP_128,
+    Activation,
+    InputQuant,
+    QuantisedActivation,
+    QuantKey,
+)
+
+Tensor = Any
+
+QUANT_MODES: dict[QuantKey | None, int] = {None: 0, FP8_STATIC_TENSOR: 1, FP8_TOKEN_GROUP_128: 2}
+"""The formats that norms.store_normed can write."""
+
+
+def has_programmatic_launch(device: Any) -> bool:
+    """Whether kernels on this device can be launched before the one before them has ended."""
+    on_nvidia = device.type == "cuda" and torch.version.hip is None
+    return on_nvidia and torch.cuda.get_device_capability(device)[0] >= 9
+
+
+def programmatic(pdl: bool) -> dict[str, Any]:
+    """Launch options: none where it is off, as AMD's compiler knows no such option."""
+    return {"pdl": True, "launch_pdl": True} if pdl else {"pdl": False}
+
+
+@dataclass(frozen=True)
+class NormedOutput:
+    """What a norm kernel writes into: `mode` as store_normed has it, scales and scale where the mode needs them."""
+
+    mode: int
+    data: Tensor
+    scales: Tensor | None
+    scale: Tensor | None
+    quant: InputQuant | None
+
+    def activation(self, like: Tensor) -> Activation:
+        """The written output as its consumer takes it; `like` gives dtype and width."""
+        if self.quant is None:
+            return self.data
+        shape = (int(self.data.shape[0]), int(self.data.shape[-1]))
+        scale = self.scale if self.mode == 1 else self.scales
+        return QuantisedActivation(self.quant.key, self.data, scale, shape, like.dtype)
+
+
+def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
+    """Empty outputs for x [..., T, W]; KeyError where the kernels cannot write quant's format."""
+    mode = QUANT_MODES[quant.key if quant else None]
+    if quant is None:
+        return NormedOutput(mode, torch.empty_like(x), None, None, None)
+    data = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    scales = None
+    if mode == 2:
+        scales = torch.empty((*x.shape[:-1], -(-x.shape[-1] // 128)), dtype=torch.float32, device=x.device)
+    return NormedOutput(mode, data, scales, quant.scale, quant)
+
+
+def row_warps(width: int) -> int:
+    """Warps of a program that holds a row: sixteen bytes a thread where the row is long enough."""
+    return min(16, max(4, power_of_two(width) // 256))
+
+
+def add_rmsnorm(
+    x: Tensor, residual: Tensor, norm: Norm, quant: InputQuant | None = None, pdl: bool = False, warps: int = 0
+) -> tuple[Activation, Tensor]:
+    """x, residual [T, W] -> (normed [T, W] or quantised, x + residual), one launch."""
+    rows, width = x.shape
+    total, made = torch.empty_like(x), normed_output(x, quant)
+    norms.fused_add_rmsnorm_kernel[(rows,)](
+        x,
+        residual,
+        norm.weight,
+        made.data,
+        total,
+        made.scales,
+        made.scale,
+        width,
+        norm.eps,
+        norm.weight_bias,
+        quant=made.mode,
+        block=max(128, power_of_two(width)),
+        num_warps=warps or row_warps(width),
+        **programmatic(pdl),
+    )
+    return made.activation(x), total
+
+
+POST_BLOCK = 512
+"""Columns of one program of mhc_post."""
+
+
+def mhc_post(
+    x: Tensor, streams: Tensor, post: Tensor, comb: Tensor, pdl: bool = False, block: int = POST_BLOCK, warps: int = 4
+) -> Tensor:
+    """x [T, H] complete, streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams, one launch."""
+    tokens, hidden = x.shape
+    out = torch.empty_like(streams)
+    grid = (tokens, -(-hidden // block))
+    mhc.mhc_post_kernel[grid](x, streams, post, comb, out, hidden, block=block, num_warps=warps, **programmatic(pdl))
+    return out
