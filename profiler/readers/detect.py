@@ -1,92 +1,83 @@
-"""Which reader a file is for: by its first bytes, never by its name."""
+"""Which reader a file is for: by what it holds, never by its name."""
 
 from __future__ import annotations
 
-import gzip
-import shutil
+import sqlite3
 import tempfile
-import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from fusionscope.profiler.errors import UnreadableTrace
-from fusionscope.profiler.readers import kineto, nsys_sqlite
+from fusionscope.profiler.readers import (
+    csv_table,
+    kineto,
+    nsys_sqlite,
+    packed,
+    rocpd,
+    rocprofv3_csv,
+    rocprofv3_json,
+    rpd,
+)
+from fusionscope.profiler.readers.names import with_readable_names
+from fusionscope.profiler.readers.sqlite_file import opened
+from fusionscope.profiler.readers.wrong_files import refusal
 from fusionscope.profiler.trace import Trace
 
 _SQLITE = b"SQLite format 3\x00"
-_GZIP = b"\x1f\x8b"
-_READABLE = "FusionScope reads Nsight Systems .sqlite exports and torch.profiler .json or .json.gz traces"
+_Reader = Callable[[Path], Trace]
 
 
 def read_trace(path: str | Path) -> Trace:
-    """The trace in one file, whichever profiler wrote it.
+    """The trace in one file, whichever profiler wrote it, packed with gzip or zstd or not.
 
     Raises UnreadableTrace with one sentence: what the file is, where that shows and what to do.
     """
     path = Path(path)
-    head = _head(path)
+    packing, head = packed.head(path)
+    if packing and (head.startswith(_SQLITE) or packing == "zstd"):
+        return with_readable_names(_unpacked(path))
+    return with_readable_names(_reader(path, packing, head)(path))
+
+
+def _reader(path: Path, packing: str, head: bytes) -> _Reader:
     if head.startswith(_SQLITE):
-        return nsys_sqlite.read(path)
-    if head.startswith(_GZIP):
-        inner = _inner_head(path)
-        if inner.startswith(_SQLITE):
-            return _unpacked(path)
-        _refuse(path, inner, "is a gzip file that holds")
-        return kineto.read(path)
-    _refuse(path, head, "is")
-    return kineto.read(path)
+        return _sqlite_reader(path)
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        return rocprofv3_json.read if rocprofv3_json.is_rocprofv3(head) else kineto.read
+    if found := _csv_reader(path, head):
+        return found
+    raise refusal(path, packing, head)
 
 
-def _head(path: Path) -> bytes:
+def _sqlite_reader(path: Path) -> _Reader:
     try:
-        with open(path, "rb") as file:
-            return file.read(4096)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UnreadableTrace(f"{path} cannot be opened ({reason}): give the path of a trace file.") from error
-    except ValueError as error:
-        raise UnreadableTrace(f"{str(path)!r} is no path ({error}): give the path of a trace file.") from error
+        with opened(path) as database:
+            tables = database.tables
+    except sqlite3.Error as error:
+        raise UnreadableTrace(f"{path} is a damaged SQLite file ({error}): copy it again.") from error
+    if rocpd.is_rocpd(tables):
+        return rocpd.read
+    if rpd.is_rpd(tables):
+        return rpd.read
+    return nsys_sqlite.read
 
 
-def _inner_head(path: Path) -> bytes:
-    try:
-        with gzip.open(path) as file:
-            return file.read(4096)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableTrace(
-            f"{path} is a damaged or truncated gzip file ({error}): copy it again, `gzip -t` checks it."
-        ) from error
+def _csv_reader(path: Path, head: bytes) -> _Reader | None:
+    columns = csv_table.header(head)
+    if rocprofv3_csv.is_kernels(columns):
+        return rocprofv3_csv.read
+    if rocprofv3_csv.is_beside(columns):
+        raise rocprofv3_csv.refuse(path)
+    return None
 
 
 def _unpacked(path: Path) -> Trace:
     with tempfile.TemporaryDirectory() as folder:
-        plain = Path(folder) / (path.name.removesuffix(".gz") or "trace.sqlite")
+        plain = Path(folder) / (path.name.removesuffix(".gz").removesuffix(".zst") or "trace")
+        packed.unpack(path, plain)
         try:
-            with gzip.open(path) as source, open(plain, "wb") as target:
-                shutil.copyfileobj(source, target)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UnreadableTrace(f"{path} cannot be unpacked ({error}): copy it again.") from error
-        return nsys_sqlite.read(plain)
-
-
-def _refuse(path: Path, head: bytes, says: str) -> None:
-    """Raise for everything that does not start like JSON."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
-        return
-    start = text[:24]
-    lower = text[:200].lower()
-    if not text:
-        what = "empty: record or copy the trace again"
-    elif text.startswith(b"version https://git-lfs"):
-        what = "a Git LFS pointer, not the trace itself: run `git lfs pull`"
-    elif lower.startswith((b"<!doctype", b"<html", b"<?xml")):
-        what = f"a web page (it starts with {start!r}), as a failed download leaves: download the raw file"
-    elif text.startswith(b"PK\x03\x04"):
-        what = "a zip archive: unpack it and give the trace inside"
-    elif text.startswith(b"\x28\xb5\x2f\xfd"):
-        what = "a zstd file: unpack it with `zstd -d`"
-    elif path.suffix in (".nsys-rep", ".qdrep"):
-        what = "an Nsight Systems report: export it with `nsys export --type sqlite`"
-    else:
-        what = f"no trace (it starts with {start!r}): {_READABLE}"
-    raise UnreadableTrace(f"{path} {says} {what}.")
+            return _reader(plain, "", packed.head(plain)[1])(plain)
+        except UnreadableTrace as error:
+            # The user knows the file by its own name.
+            raise UnreadableTrace(str(error).replace(str(plain), str(path))) from error

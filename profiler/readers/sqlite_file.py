@@ -35,8 +35,9 @@ class Database:
         self.advice = advice
         self.connection = connection
         self.path = path
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = {str(name) for (name,) in names}
+        named = connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
+        self.tables = {str(name) for name, _ in named}
+        self.views = {str(name) for name, kind in named if kind == "view"}
 
     def columns(self, name: str) -> set[str]:
         return {str(row[1]) for row in self.connection.execute(f'PRAGMA table_info("{name}")')}

@@ -1,0 +1,89 @@
+"""RPD files: the operations of graphs, which the file's own view hides."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from oracle import SAMPLES, agrees, needs_samples, oracle
+
+from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers import read_trace
+
+SCHEMA = """
+CREATE TABLE rocpd_string (id INTEGER PRIMARY KEY, string TEXT);
+CREATE TABLE rocpd_api (id INTEGER PRIMARY KEY, pid, tid, start, "end", apiName_id, args_id);
+CREATE TABLE rocpd_op (id INTEGER PRIMARY KEY, gpuId, queueId, sequenceId, completionSignal, start, "end",
+    description_id, opType_id);
+CREATE TABLE rocpd_api_ops (id INTEGER PRIMARY KEY, api_id, op_id);
+CREATE TABLE rocpd_kernelapi (api_ptr_id, stream, kernelName_id);
+"""
+
+
+def rpd(path: Path, apis: list[tuple[str, int]], ops: list[tuple[str, str, int, int, int]]) -> Path:
+    """`apis` are (name, pid), numbered from 1; `ops` are (name, type, start, end, number of its api; 0: none)."""
+    connection = sqlite3.connect(path)
+    connection.executescript(SCHEMA)
+
+    def text(value: str) -> int:
+        return connection.execute("INSERT INTO rocpd_string (string) VALUES (?)", (value,)).lastrowid or 0
+
+    for number, (name, pid) in enumerate(apis):
+        row = (pid, pid, number, number + 1, text(name), text("prefill" if name == "UserMarker" else ""))
+        connection.execute(
+            'INSERT INTO rocpd_api (pid, tid, start, "end", apiName_id, args_id) VALUES (?,?,?,?,?,?)', row
+        )
+    for name, kind, start, end, api in ops:
+        sql = 'INSERT INTO rocpd_op (gpuId, queueId, start, "end", description_id, opType_id) VALUES (3, 1, ?, ?, ?, ?)'
+        op = connection.execute(sql, (start, end, text(name), text(kind))).lastrowid
+        if api:
+            connection.execute("INSERT INTO rocpd_api_ops (api_id, op_id) VALUES (?, ?)", (api, op))
+    connection.commit()
+    connection.close()
+    return path
+
+
+@needs_samples
+def test_B51_sample_with_its_graph_operations() -> None:
+    trace, want = read_trace(SAMPLES / "rpd_mi300_vllm_decode.rpd.gz"), oracle("rpd_mi300_vllm_decode.rpd.gz")
+    agrees(trace, want)
+    tasks = trace.kernels[(trace.kernels["replay"] >= 0) & (trace.kernels["kind"] == "kernel")]
+    replays = tasks.groupby("replay").size()
+    assert {str(size): int(count) for size, count in replays.value_counts().items()} == want["tasks_per_hipGraphLaunch"]
+    assert len(tasks) == want["by_opType"]["Task"]
+    assert int(trace.launches["is_graph"].sum()) == 20
+
+
+def test_tasks_belong_to_their_graph_launch(tmp_path: Path) -> None:
+    apis = [("hipLaunchKernel", 9), ("hipGraphLaunch", 9), ("hipMemcpyAsync", 9), ("UserMarker", 9)]
+    ops = [
+        ("_Z4gemmi", "KernelExecution", 10, 20, 1),
+        ("norm.kd", "Task", 20, 25, 2),
+        ("add", "Task", 25, 26, 2),
+        ("", "CopyHostToDevice", 5, 9, 3),
+        ("", "FillBuffer", 30, 31, 0),
+    ]
+    trace = read_trace(rpd(tmp_path / "x", apis, ops))
+    rows = trace.kernels
+    assert list(rows["name"]) == ["CopyHostToDevice", "gemm(int)", "norm", "add", "FillBuffer"]
+    assert list(rows["kind"]) == ["memcpy", "kernel", "kernel", "kernel", "memset"]
+    assert list(rows["replay"]) == [-1, -1, 0, 0, -1]
+    assert set(rows["process"]) == {9} and set(rows["device"]) == {3} and set(rows["stream"]) == {1}
+    assert list(trace.ranges["name"]) == ["prefill"]
+    assert any(w.startswith("1 of 5 operations have no host call") for w in trace.warnings)
+
+
+def test_only_graph_launches(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTrace, match="holds 1 graph launches and no kernel"):
+        read_trace(rpd(tmp_path / "x", [("hipGraphLaunch", 9)], []))
+
+
+def test_a_value_that_no_file_holds(tmp_path: Path) -> None:
+    path = rpd(tmp_path / "x", [("hipLaunchKernel", 9)], [("k", "Task", 1, 2, 1)])
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE rocpd_op SET start = 'soon'")
+    connection.commit()
+    connection.close()
+    with pytest.raises(UnreadableTrace, match="a value that no RPD file holds"):
+        read_trace(path)
