@@ -97,7 +97,7 @@ class _Set:
         raw = dict(zip(keys, symbols["kernel_name"].fillna(symbols["display_name"]), strict=True))
         shown = dict(zip(keys, symbols["display_name"].fillna(symbols["kernel_name"]), strict=True))
         where = _keys(rows, "kernel_id")
-        names = [raw.get(key) or f"kernel {key[1]}" for key in where]
+        names = [str(raw.get(key) or f"kernel {key[1]}") for key in where]
         if unknown := sum(not raw.get(key) for key in where):
             self.warnings.append(f"{unknown} of {len(rows)} kernels have no symbol: they carry their number.")
         device = self._device_columns(rows).assign(kind="kernel", name=names)
