@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fusionscope.analysis import noise, ruleset, schedule
 from fusionscope.analysis.attribution import Attribution, attribute
-from fusionscope.analysis.forwards import Forward, choose, forwards
+from fusionscope.analysis.forwards import Forward, choose, forwards, most_like
+from fusionscope.analysis.ordinal import damaged
 from fusionscope.analysis.waiting import wait_ns
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
@@ -27,10 +28,12 @@ class Analysed:
     rules: ruleset.Rules
     site_filter: str | None = None
     rung: int | None = None
+    like: Analysed | None = None
 
     def of(self, forward: Forward) -> Analysed:
         """The same run with another of its kinds of forward attributed."""
-        return replace(self, attribution=_attributed(self.run, forward, self.rules, self.site_filter, self.rung))
+        made = _attributed(self.run, forward, self.forwards, self.rules, self.site_filter, self.rung, self.like)
+        return replace(self, attribution=made)
 
     @property
     def info(self) -> RunInfo:
@@ -72,27 +75,56 @@ def analyse(
     *,
     rank: int = 0,
     forward: str | None = None,
-    rules: Iterable[ruleset.Source] = (),
+    rules: Sequence[ruleset.Source] = (),
     sites: str | None = None,
     rung: int | None = None,
+    like: Run | None = None,
 ) -> Analysed:
     """Attribute one forward of one rank of a run.
 
+    `like` is a sibling: a run of the same program whose sites are taken over by place where this one's are unknown.
     Raises GraphModeTrace for a run without kernels, FusionScopeError for a rank, forward, rule or filter that does
     not fit.
     """
     loaded = ruleset.load(rules)
     found = forwards(run.trace, rank, run.info.warmup_replays)
-    made = _attributed(run, choose(found, forward or None), loaded, sites or None, rung)
-    return Analysed(run, found, made, noise.baseline(run.trace.timings, rank), loaded, sites or None, rung)
+    chosen = choose(found, forward or None)
+    beside = None if like is None else _beside(like, rank, chosen, rules)
+    made = _attributed(run, chosen, found, loaded, sites or None, rung, beside)
+    baseline = noise.baseline(run.trace.timings, rank)
+    return Analysed(run, found, made, baseline, loaded, sites or None, rung, beside)
 
 
-def _attributed(run: Run, forward: Forward, rules: ruleset.Rules, sites: str | None, rung: int | None) -> Attribution:
+def _beside(like: Run, rank: int, chosen: Forward, rules: Sequence[ruleset.Source]) -> Analysed:
+    """The sibling's forward that is most like the chosen one; its first rank where it has no such rank."""
+    ranks = like.trace.kernels["rank"]
+    known = rank if (ranks == rank).any() else int(ranks.min()) if len(ranks) else rank
+    first = analyse(like, rank=known, rules=rules)
+    return first.of(most_like(first.forwards, chosen))
+
+
+def _attributed(
+    run: Run,
+    forward: Forward,
+    everything: list[Forward],
+    rules: ruleset.Rules,
+    sites: str | None,
+    rung: int | None,
+    like: Analysed | None,
+) -> Attribution:
     # Our own decode step marks every boundary it has; somebody else's provenance may cover one kind only.
     complete = "built-in model" in run.info.labels
-    return attribute(
-        run.trace, forward, rules, complete_provenance=complete, site_filter=sites, rung=rung, layers=layers_of(run)
+    made = attribute(
+        run.trace,
+        forward,
+        rules,
+        complete_provenance=complete,
+        site_filter=sites,
+        rung=rung,
+        layers=layers_of(run),
+        sibling=None if like is None else like.attribution,
     )
+    return replace(made, warnings=(*damaged(everything, forward), *made.warnings))
 
 
 def layers_of(run: Run) -> int:

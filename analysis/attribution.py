@@ -1,6 +1,7 @@
 """Which launches belong to which boundary, and how we know (the rung of each site).
 
-Rung 1 is the graph nodes that the capture recorded, 2 the ranges open when the work was launched, 4 the rules by name.
+Rung 1 is the graph nodes that the capture recorded, 2 the ranges open when the work was launched, 3 the place in the
+replay where the trace has no node ids (or the same place of a sibling run), 4 the rules by name.
 The best rung that knows a kind of boundary decides for that kind.
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fusionscope.analysis import ordinal
 from fusionscope.analysis.forwards import Forward
 from fusionscope.analysis.matching import match_sites
 from fusionscope.analysis.ruleset import Rules
@@ -87,28 +89,34 @@ def attribute(
     site_filter: str | None = None,
     rung: int | None = None,
     layers: int = -1,
+    sibling: Attribution | None = None,
 ) -> Attribution:
     """Attribute one forward.
 
     `complete_provenance`: the capture marked every boundary it has, so that a kind it did not mark has no sites.
-    `site_filter` keeps sites only (see `sites.select`); `rung` uses that rung alone (1, 2 or 4). `layers` of the model,
-    where they are known, check the kinds that expect so many sites a layer.
+    `site_filter` keeps sites only (see `sites.select`); `rung` uses that rung alone. `layers` of the model, where they
+    are known, check the kinds that expect so many sites a layer. `sibling`: a run of the same program whose sites are
+    taken over by place where this run's own provenance and ranges tell none.
     Raises FusionScopeError for a bad filter, or a rung that the trace cannot serve.
     """
     names = forward.nodes["name"].astype(str).tolist()
     raws = forward.nodes["raw_name"].astype(str).tolist()
     roles = _roles(rules, names, raws)
     warnings: list[str] = []
-    marked, marked_rung = _marked(trace, forward, rung, warnings)
-    if rung in (1, 2) and not marked:
-        source = "graph-node provenance (--provenance)" if rung == 1 else "site ranges"
-        raise FusionScopeError(f"The run has no {source} for this forward: leave --rung out to use what there is.")
+    marked, marked_rung = _marked(trace, forward, rung, sibling, warnings)
+    if rung in (1, 2, 3) and not marked:
+        reason = f" ({warnings[-1].rstrip('.')})" if warnings else ""
+        raise FusionScopeError(
+            f"The run has no {_SOURCES[rung]} for this forward{reason}: leave --rung out to use what there is."
+        )
     ruled = match_sites(forward, roles, names, raws, rules)
+    if marked_rung == 3:
+        warnings += ordinal.disagreements(marked, ruled, lambda column: names[column])
     sites: dict[str, list[Site]] = {}
     rungs: dict[str, int] = {}
     for kind in [*ruled, *(k for k in marked if k not in ruled)]:
         by_mark = kind in marked or (complete_provenance and bool(marked) and kind in _WHOLE_MODEL)
-        if rung in (1, 2):
+        if rung in (1, 2, 3):
             by_mark = True
         sites[kind] = _told(marked.get(kind, []), ruled.get(kind, [])) if by_mark else ruled[kind]
         rungs[kind] = marked_rung if by_mark else 4
@@ -140,26 +148,56 @@ def _roles(rules: Rules, names: list[str], raws: list[str]) -> list[str]:
     return [known[pair] for pair in zip(names, raws, strict=True)]
 
 
-def _marked(trace: Trace, forward: Forward, rung: int | None, warnings: list[str]) -> tuple[dict[str, list[Site]], int]:
-    if rung == 4:
-        return {}, 4
+_SOURCES = {
+    1: "graph-node provenance (--provenance)",
+    2: "site ranges",
+    3: "provenance by place in the replay (--provenance, or --like RUN)",
+}
+
+
+def _marked(
+    trace: Trace, forward: Forward, rung: int | None, sibling: Attribution | None, warnings: list[str]
+) -> tuple[dict[str, list[Site]], int]:
     if rung in (None, 1):
-        found = _by_nodes(trace, forward, warnings)
+        nodes = forward.nodes["node"].to_numpy()
+        found = _by_nodes(trace, forward, nodes, 1, warnings) if (nodes >= 0).all() else {}
         if found:
             return found, 1
     if rung in (None, 2):
-        return _by_ranges(trace, forward), 2
+        found = _by_ranges(trace, forward)
+        if found:
+            return found, 2
+    if rung in (None, 3):
+        return _by_place(trace, forward, sibling, warnings), 3
     return {}, 4
 
 
-def _by_nodes(trace: Trace, forward: Forward, warnings: list[str]) -> dict[str, list[Site]]:
+def _by_place(
+    trace: Trace, forward: Forward, sibling: Attribution | None, warnings: list[str]
+) -> dict[str, list[Site]]:
+    if (forward.nodes["node"] < 0).any() and (trace.sites["rank"] == forward.rank).any():
+        nodes, reason = ordinal.ordinals(trace, forward)
+        if nodes is not None:
+            return _by_nodes(trace, forward, nodes, 3, warnings)
+        warnings.append(f"The run's provenance cannot be placed, as {reason}.")
+    if sibling is not None:
+        placed, reason = ordinal.of_sibling(sibling, forward)
+        if reason:
+            warnings.append(reason if placed is not None else f"The sibling's sites cannot be placed, as {reason}.")
+        return placed or {}
+    return {}
+
+
+def _by_nodes(
+    trace: Trace, forward: Forward, nodes: NDArray[np.int64], rung: int, warnings: list[str]
+) -> dict[str, list[Site]]:
     rows = trace.sites[trace.sites["rank"] == forward.rank]
-    nodes = forward.nodes["node"].to_numpy()
-    if len(rows) == 0 or (nodes < 0).any():
+    if len(rows) == 0:
         return {}
     graphs = set(forward.nodes["graph"].tolist())
-    # A capture may know the graph under another id than the tracer: then one graph alone must be the one.
-    rows = rows[rows["graph"].isin(graphs)] if rows["graph"].isin(graphs).any() else rows[rows["graph"] == -1]
+    if rung == 1 or rows["graph"].nunique() > 1:
+        # A capture may know the graph under another id than the tracer: then one graph alone must be the one.
+        rows = rows[rows["graph"].isin(graphs)] if rows["graph"].isin(graphs).any() else rows[rows["graph"] == -1]
     if len(rows) == 0 or len(graphs) > 1:
         return {}
     place = {int(node): column for column, node in enumerate(nodes)}
@@ -173,7 +211,7 @@ def _by_nodes(trace: Trace, forward: Forward, warnings: list[str]) -> dict[str, 
             continue
         first = part.iloc[0]
         site = Site(
-            str(kind), str(first["subtype"]), int(first["layer"]), tuple(columns), 1, str(first["path"]),
+            str(kind), str(first["subtype"]), int(first["layer"]), tuple(columns), rung, str(first["path"]),
             str(first["declined"]),
         )  # fmt: skip
         found.setdefault(str(kind), []).append(site)

@@ -18,7 +18,17 @@ MarginOpt = Annotated[
 ]
 RungOpt = Annotated[
     int | None,
-    typer.Option("--rung", help="Attribute by this rung alone: 1 graph nodes, 2 ranges, 4 rules by name."),
+    typer.Option(
+        "--rung", help="Attribute by this rung alone: 1 graph nodes, 2 ranges, 3 place in the replay, 4 rules by name."
+    ),
+]
+LikeOpt = Annotated[
+    str,
+    typer.Option(
+        "--like",
+        metavar="RUN",
+        help="A run of the same program whose sites are known: they are taken over by place in the replay (rung 3).",
+    ),
 ]
 
 
@@ -31,16 +41,20 @@ def analysed(
     sites: str,
     rung: int | None = None,
     boundaries: list[str] | None = None,
+    like: str = "",
 ) -> Analysed:
     """Load a run and attribute the forward that the options name."""
     from fusionscope.analysis.analysed import analyse
     from fusionscope.profiler.errors import FusionScopeError
 
-    if rung not in (None, 1, 2, 4):
-        raise FusionScopeError(f"--rung {rung} does not exist: choose 1 (graph nodes), 2 (ranges) or 4 (rules).")
-    run = open_store(store).load(ref)
+    if rung not in (None, 1, 2, 3, 4):
+        raise FusionScopeError(
+            f"--rung {rung} does not exist: choose 1 (graph nodes), 2 (ranges), 3 (place) or 4 (rules)."
+        )
+    opened = open_store(store)
+    run, sibling = opened.load(ref), opened.load(like) if like else None
     sources = rule_sources(rules, boundaries)
-    return analyse(run, rank=rank, forward=forward or None, rules=sources, sites=sites or None, rung=rung)
+    return analyse(run, rank=rank, forward=forward or None, rules=sources, sites=sites or None, rung=rung, like=sibling)
 
 
 def margin_part(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fusionscope.cli.analysing import RungOpt, analysed
+from fusionscope.cli.analysing import LikeOpt, RungOpt, analysed
 from fusionscope.cli.common import (
     BoundariesOpt,
     ForwardOpt,
@@ -33,6 +33,7 @@ def attribute(
     boundary: BoundariesOpt = None,
     sites: SitesOpt = "",
     rung: RungOpt = None,
+    like: LikeOpt = "",
     json: JsonOpt = False,
 ) -> None:
     """Say which boundary each launch of a forward belongs to, and how that is known.
@@ -41,7 +42,7 @@ def attribute(
     """
     from fusionscope.analysis.tables import report
 
-    found = analysed(run, store, rank, forward, rules, sites, rung, boundary)
+    found = analysed(run, store, rank, forward, rules, sites, rung, boundary, like)
     payload = {"run": found.info.id, "labels": found.info.labels, **report(found.attribution, found.forwards)}
     emit(json, payload, lambda: render(found, payload))
 

@@ -72,7 +72,8 @@ def test_what_lies_between_takes_as_few_launches_as_it_must(tmp_path: Path) -> N
 
 
 def test_optional_repeat_and_any_of(tmp_path: Path) -> None:
-    one = "sequence = [{ name = '^a$' }, { name = '^x$', repeat = true }, { any_of = [{ name = '^b$' }, { name = '^c$' }] }]"
+    either = "{ any_of = [{ name = '^b$' }, { name = '^c$' }] }"
+    one = f"sequence = [{{ name = '^a$' }}, {{ name = '^x$', repeat = true }}, {either}]"
     assert matches(tmp_path, ["a", "x", "x", "x", "c", "a", "b", "a", "x", "b"], one) == [(0, 1, 2, 3, 4), (7, 8, 9)]
     two = "sequence = [{ name = '^a$' }, { name = '^x$', repeat = 2, optional = true }, { name = '^b$' }]"
     assert matches(tmp_path, ["a", "x", "b", "a", "x", "x", "b", "a", "b"], two) == [(0, 1, 2), (3, 4, 5, 6), (7, 8)]
@@ -217,8 +218,8 @@ def test_check_names_the_element_that_failed(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
         "[[role]]\nrole = 'never'\npattern = 'no_such_kernel'\n"
-        "[[boundary]]\nname = 'mine'\nsplit = [{ sequence = ['qk_norm', 'qk_norm', 'rope', 'kv_write'], skip = ['copy'] }]"
-        "\nexpect_sites = 'layers'"
+        "[[boundary]]\nname = 'mine'\nskip = ['copy']\n"
+        "split = [{ sequence = ['qk_norm', 'qk_norm', 'rope', 'kv_write'] }]\nexpect_sites = 'layers'"
     )
     names = [*LAYER, GEMM, COPY, QK, COPY, QK, ROPE, GEMM, *LAYER[:-1]]
     roles, kinds = parse(str(file), file.read_text())
