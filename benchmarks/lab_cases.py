@@ -26,11 +26,13 @@ from lab_kernels import (
     lab_silu_mul_quant_kernel,
 )
 
-from fusionscope.fusion_runtime.comm.loopback import Loopback, power_of_two
+from fusionscope.fusion_runtime.comm.channel import power_of_two
+from fusionscope.fusion_runtime.comm.loopback import Loopback
 from fusionscope.fusion_runtime.decode import cuda_ops as ops
 from fusionscope.fusion_runtime.decode.cuda_products import grouped_linear
 from fusionscope.fusion_runtime.decode.recorder import captured_nodes
 from fusionscope.fusion_runtime.kernels import launch
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import FinalizeOperands
 
 Tensor = Any
@@ -192,7 +194,7 @@ class Boundary:
     def _ar_norm(self, y: Tensor, fused: bool) -> Tensor:
         if fused:
             channel = self.group.channel(self.tokens, self.hidden, y.dtype, self.block)
-            return launch.all_reduce_norm(y, self.residual, self.gain, EPS, 0.0, channel, TP)[0]
+            return launch.all_reduce_norm(y, self.residual, Norm(self.gain, EPS), channel)[0]
         return ops.add_rmsnorm(self.group.all_reduce(y), self.residual, self.gain, EPS, 0.0)[0]
 
     def _finalize_add(self, y: Tensor, fused: bool) -> Tensor:
@@ -211,14 +213,14 @@ class Boundary:
         parts = FinalizeOperands(self.experts, self.idx, self.weights, 2.5, y)
         if fused:
             channel = self.group.channel(self.tokens, self.hidden, y.dtype)
-            return launch.moe_finalize_ar_hc_post(parts, self.streams, self.post, self.comb, channel, TP)[:, 0]
+            return launch.moe_finalize_ar_hc_post(parts, self.streams, self.post, self.comb, channel)[:, 0]
         summed = ops.add(ops.moe_sum_reduce(self.experts, self.idx, self.weights, 2.5), y)
         return ops.mhc_post(self.group.all_reduce(summed), self.streams, self.post, self.comb)[:, 0]
 
     def _mhc_post(self, y: Tensor, fused: bool) -> Tensor:
         if fused:
             channel = self.group.channel(self.tokens, self.hidden, y.dtype)
-            return launch.ar_hc_post(y, self.streams, self.post, self.comb, channel, TP)[:, 0]
+            return launch.ar_hc_post(y, self.streams, self.post, self.comb, channel)[:, 0]
         return ops.mhc_post(self.group.all_reduce(y), self.streams, self.post, self.comb)[:, 0]
 
     def _silu_mul(self, y: Tensor, fused: bool) -> Tensor:

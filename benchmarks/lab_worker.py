@@ -103,13 +103,12 @@ def model_group(name: str, layers: int, batch: int, held_out: bool = True) -> Gr
 
     spec = MODELS[name].truncated(layers) if layers else MODELS[name]
     loop = Loopback(lab_cases.TP, "cuda")
-    ctx = make_context(loop, "cuda", PathChoice.parse(""))
-    model = DecodeModel(spec, loop, batch, 8192, "cuda", ctx)
+    model = DecodeModel(spec, loop, batch, 8192, "cuda", make_context(loop, "cuda", PathChoice()))
     there = {site[0] for site in spec.boundary_map()}
     row = 2 * spec.hidden * batch
 
     def captured(paths: str) -> lab_cases.Built:
-        model.ctx.paths = PathChoice.parse(paths)
+        model.ctx = make_context(loop, "cuda", PathChoice.parse(paths))
         made = graphs.capture(model)
         for _ in range(3):
             made.replay()
