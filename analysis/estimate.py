@@ -1,7 +1,7 @@
 """How much faster the forward gets if a boundary is fused, with an interval, before the kernel is merged.
 
-Amdahl is the first row. The estimate re-times the schedule with each site replaced by one launch and carries the
-saving from the traced to the untraced step: tracing adds time per launch, and a launch that goes takes its part along.
+Amdahl is the first row. The estimate re-times the schedule with each site replaced by one launch (or as many as the
+fused form has) and carries the saving from the traced to the untraced step.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 
 from fusionscope.analysis import amdahl, noise
 from fusionscope.analysis.attribution import Attribution
-from fusionscope.analysis.forwards import Forward
 from fusionscope.analysis.schedule import Schedule
-from fusionscope.analysis.sites import Site
 from fusionscope.analysis.tables import number
+from fusionscope.analysis.target import INFLATED, TRACER_ERROR, TRACER_PART, Target, target
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge, us
-from fusionscope.profiler.errors import FusionScopeError
 
 Floats = NDArray[np.float64]
 
@@ -26,42 +24,55 @@ Floats = NDArray[np.float64]
 #: candidate: the same kernel in a traced graph of the same program; 3 % covers the drift between two captures.
 #: in-context: producer, boundary and consumer in one graph; neighbours further off still differ.
 #: isolated: alone in a loop, where its data is in cache: 2.81 us alone was 4.03 us in place (1.43 x) on an H200.
+#: isolated-corrected: the same, times what the split kernels take in place over what they take alone.
 #: guess: a wish. Published operator speed-ups of one fusion range from 1.77 to 2.49 x on one machine, and cold caches
 #: come on top.
 INPUTS: dict[str, tuple[float, float]] = {
     "candidate": (0.97, 1.03),
     "in-context": (0.92, 1.10),
+    "isolated-corrected": (0.85, 1.30),
     "isolated": (0.95, 1.60),
     "guess": (0.60, 1.80),
 }
-#: Part of the mean tracing cost of a launch that a launch of the boundary takes along when it goes. It lies between
-#: none and all of it; two graphs of one program on an H200 (225 and 180 launches) showed 0.45. Half is used, and the
-#: other half is the error.
-TRACER_PART, TRACER_ERROR = 0.5, 0.5
-#: A traced step that takes so many times the untraced one is told of: 1.02 was seen under Nsight on an
-#: H200, 1.8 under the torch profiler on a busy CPU.
-INFLATED = 1.2
 
 
 @dataclass(frozen=True)
 class Fused:
-    """What is claimed of the fused kernel: a speed-up of the boundary, or its time at a site in ns."""
+    """What is claimed of the fused kernel: how many times faster a site gets, or its time at a site in ns."""
 
     speedup: float | None = None
     time_ns: float | None = None
     launches: int = 1
     source: str = "guess"
+    #: Time of the split kernels of a site alone in a loop, where the fused time was taken the same way.
+    isolated_split_ns: float | None = None
 
-    def times(self, duration: Floats, sites: list[Site], wait: Floats | None) -> Floats:
-        """[sites, R] ns that each site takes once fused; a speed-up shortens the work and leaves the wait [R, n]."""
-        if self.time_ns is not None:
-            return np.full((len(sites), duration.shape[0]), self.time_ns)
-        assert self.speedup is not None
-        waiting = np.zeros_like(duration) if wait is None else wait
-        idle = np.stack([waiting[:, list(s.columns)].sum(axis=1) for s in sites])
-        whole = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
-        fused: Floats = (whole - idle) / self.speedup + idle
-        return fused
+    def times(self, found: Target, factor: float = 1.0) -> Floats:
+        """[sites, R] ns that each site takes once fused, with the gaps in it and what tracing adds to its launches.
+
+        `factor` stretches the kernel's own time.
+        A speed-up shortens the work of a site and the gaps in it, and leaves the wait for other ranks. A time from
+        anywhere but a traced candidate is the kernel's alone, and the wait comes on top.
+        """
+        if self.time_ns is None:
+            assert self.speedup is not None
+            work = np.maximum(found.extent - found.idle, 0.0)
+            traced = TRACER_PART * found.tracer_ns * self.launches
+            made: Floats = factor * work / self.speedup + np.minimum(found.idle, found.extent) + traced
+            return made
+        time = factor * self.time_ns * self._in_place(found)
+        each = np.full((len(found.sites), len(found.duration)), time) + found.gaps(self.launches)
+        return each if self.source == "candidate" else each + found.idle
+
+    def trust(self) -> str:
+        """The class of the input, a key of INPUTS."""
+        return "isolated-corrected" if self.source == "isolated" and self.isolated_split_ns else self.source
+
+    def _in_place(self, found: Target) -> float:
+        if self.trust() != "isolated-corrected":
+            return 1.0
+        assert self.isolated_split_ns is not None
+        return max(float(np.median(found.extent - found.idle)) / self.isolated_split_ns, 1.0)
 
 
 @dataclass(frozen=True)
@@ -130,103 +141,85 @@ def estimate(
 
     Raises FusionScopeError where there is no such site, or the re-timed schedule does not reproduce the trace.
     """
-    forward = attribution.forward
-    sites = _sites(attribution, boundary, subtype)
-    if not schedule.self_check():
-        raise FusionScopeError(
-            "The re-timed schedule does not give the measured span back, so no estimate is made: please report this "
-            "trace as a bug."
-        )
-    duration = forward.duration.astype(np.float64)
-    per_site = fused.times(duration, sites, wait)
-    span = float(np.median(forward.span))
-    placed = per_site + _gaps(forward, sites, fused.launches)
-    savings = _savings(schedule, sites, placed)
-    gone = sum(max(len(s.columns) - fused.launches, 0) for s in sites)
-    per_launch = max((span - untraced.median_ns) / forward.launches, 0.0) if untraced else 0.0
-    tracer = per_launch * gone
-    saving = float(np.median(savings)) - TRACER_PART * tracer
-    interval = _interval(schedule, sites, placed, fused.source, savings, TRACER_ERROR * tracer, saving)
-    step = untraced.median_ns if untraced else span
-    removed = sum(len(s.columns) for s in sites)
-    gone_span = float(np.median(forward.span - schedule.retimed_span(sites)))
-    time = float(np.median(duration[:, [c for s in sites for c in s.columns]].sum(axis=1)))
-    speedup = time / float(np.median(per_site.sum(axis=0))) if per_site.sum() else float("inf")
-    share = min(time / span, 1.0)
+    return of_target(target(attribution, schedule, boundary, subtype, untraced, wait), fused, margin)
+
+
+def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
+    """The same for sites that are known already."""
+    placed = fused.times(found)
+    savings = found.traced_savings(placed)
+    ceiling = found.ceiling_ns
+    saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling)
+    low, high = _interval(found, fused, savings, saving)
+    # No kernel saves more than the boundary costs, whatever the input allows for.
+    interval = (low, max(min(high, ceiling), saving))
+    step, span, untraced = found.step_ns, found.span_ns, found.untraced
+    speedup = fused.speedup or _speedup(found, placed)
+    share = min(found.kernel_time_ns / span, 1.0) if span else 0.0
     verdict = judge(
         saving, interval, step, untraced.mde_ns if untraced else None,
-        kind="predicted", margin=margin, missing=_missing(fused, untraced),
-        caution=_caution(fused, forward, span / step),
+        kind="predicted", margin=margin, missing=_missing(fused, untraced), caution=cautions(found, fused),
     )  # fmt: skip
     return Estimate(
-        boundary=boundary,
-        subtype=subtype,
-        sites=len(sites),
+        boundary=found.boundary,
+        subtype=found.subtype,
+        sites=len(found.sites),
         share=share,
         speedup=speedup,
         amdahl_gain=amdahl.gain(share, speedup),
         span_ns=step,
         saving_ns=saving,
         interval_ns=interval,
-        basis=untraced.source if untraced else "traced",
+        basis=found.basis,
         traced_span_ns=span,
         traced_saving_ns=float(np.median(savings)),
-        ceiling_ns=gone_span - TRACER_PART * per_launch * removed,
-        inflation_ns_per_launch=per_launch,
+        ceiling_ns=ceiling,
+        inflation_ns_per_launch=found.tracer_ns,
         mde_ns=untraced.mde_ns if untraced else None,
-        real_edges=schedule.real_edges,
-        wait_ns=None if wait is None else float(np.median(wait[:, [c for s in sites for c in s.columns]].sum(axis=1))),
+        real_edges=found.schedule.real_edges,
+        wait_ns=None if found.wait is None else float(np.median(found.idle.sum(axis=0))),
         verdict=verdict,
     )
 
 
-def _sites(attribution: Attribution, boundary: str, subtype: str) -> list[Site]:
-    if boundary not in attribution.sites:
-        kinds = ", ".join(attribution.sites)
-        raise FusionScopeError(f"There is no boundary kind {boundary}: choose {kinds}, or define it in --rules FILE.")
-    sites = [s for s in attribution.sites[boundary] if not subtype or s.subtype == subtype]
-    if not sites:
-        there = sorted({s.subtype for s in attribution.sites[boundary] if s.subtype})
-        what = f"{boundary}:{subtype}" if subtype else boundary
-        known = f" (subtypes here: {', '.join(there)})" if there else ""
-        raise FusionScopeError(
-            f"This forward has 0 sites of {what}{known}: `fusionscope attribute` lists the boundaries it has."
-        )
-    return sites
+def _speedup(found: Target, placed: Floats) -> float:
+    fused = float(np.median(placed.sum(axis=0)))
+    return found.kernel_time_ns / fused if fused else float("inf")
 
 
-def _gaps(forward: Forward, sites: list[Site], launches: int) -> Floats:
-    """[sites, R] ns between the launches of a fused site: as much from one to the next as in the site that it replaces.
-
-    A site of one launch shows no such gap, and none is added then.
-    """
-    gaps = np.zeros((len(sites), forward.duration.shape[0]))
-    for place, site in enumerate(sites):
-        columns = list(site.columns)
-        if launches > 1 and len(columns) > 1:
-            end = forward.start[:, columns] + forward.duration[:, columns]
-            between = forward.start[:, columns[1:]] - end[:, :-1]
-            gaps[place] = (launches - 1) * between.mean(axis=1)
-    return gaps
-
-
-def _savings(schedule: Schedule, sites: list[Site], per_site: Floats) -> Floats:
-    return schedule.forward.span - schedule.retimed_span(sites, per_site)
-
-
-def _interval(
-    schedule: Schedule, sites: list[Site], per_site: Floats, source: str, savings: Floats, tracer: float, saving: float
-) -> tuple[float, float]:
+def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tuple[float, float]:
     """95 % interval: replays, the class of the input and the tracer's cost, as independent errors."""
-    quick, slow = INPUTS[source]
+    quick, slow = INPUTS[fused.trust()]
     middle = float(np.median(savings))
-    best = float(np.median(_savings(schedule, sites, per_site * quick)))
-    worst = float(np.median(_savings(schedule, sites, per_site * slow)))
+    best = float(np.median(found.traced_savings(fused.times(found, quick))))
+    worst = float(np.median(found.traced_savings(fused.times(found, slow) + _dispatch(found, fused))))
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
-    down = float(np.sqrt((middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
+    tracer = TRACER_ERROR * found.tracer_ns * found.gone(fused.launches)
+    down = float(np.sqrt((middle - worst) ** 2 + replays[0] ** 2 + tracer**2 + _host_gaps(found, fused, savings) ** 2))
     up = float(np.sqrt((best - middle) ** 2 + replays[1] ** 2 + tracer**2))
     return saving - down, saving + up
+
+
+def _dispatch(found: Target, fused: Fused) -> float:
+    """What a launch of an abutting trace contains besides the kernel: at most its shortest launch, ns.
+
+    A time alone in a loop does not contain it, and neither does a guess.
+    """
+    if not found.forward.abutting or fused.time_ns is None or fused.source in ("candidate", "in-context"):
+        return 0.0
+    return float(np.median(found.forward.duration.min(axis=1)))
+
+
+def _host_gaps(found: Target, fused: Fused, savings: Floats) -> float:
+    """Without a graph: what of the saving is gaps that are the host's, and may stay when launches go, ns."""
+    if found.forward.graph_launches or fused.time_ns is None:
+        return 0.0
+    inner = np.zeros(len(savings))
+    for site in found.sites:
+        for column in site.columns[1:]:
+            inner += np.clip(found.schedule.lags[column], 0.0, found.schedule.largest_gap)
+    return float(np.median(inner))
 
 
 def _missing(fused: Fused, untraced: noise.Baseline | None) -> str:
@@ -242,22 +235,37 @@ def _missing(fused: Fused, untraced: noise.Baseline | None) -> str:
     return f"What would settle it: {'; '.join(needs)}." if needs else ""
 
 
-def _caution(fused: Fused, forward: Forward, inflation: float) -> str:
+def cautions(found: Target, fused: Fused | None) -> str:
+    """What must be said with every number of this target: tracing, host gaps, abutting launches, the input's class."""
     said = []
-    if inflation > INFLATED:
+    forward = found.forward
+    if found.inflation > INFLATED:
         said.append(
-            f"The traced step took {inflation:.2f} times as long as the untraced one, so durations are the tracer's as "
-            "much as the kernels': the saving may be much smaller untraced."
+            f"The traced step took {found.inflation:.2f} times as long as the untraced one, so durations are the "
+            "tracer's as much as the kernels': the saving may be much smaller untraced."
         )
     if forward.graph_launches == 0:
         said.append(
-            "No graph was replayed: the gaps between launches are the host's time to issue them, and the saving counts "
-            "those that go."
+            "No graph was replayed: the gaps between launches are the host's time to issue them, and of those that go "
+            "at most the median gap is counted."
         )
-    if fused.source == "isolated":
+    if forward.abutting:
+        least = float(np.median(forward.duration.min(axis=1)))
+        said.append(
+            "The launches of this trace abut: each duration contains its dispatch, no gap is left to drop, and no "
+            f"launch is shorter than {us(least)}, so a kernel's time in a loop is another unit."
+        )
+    if fused is None:
+        return " ".join(said)
+    if fused.trust() == "isolated":
         said.append(
             "The interval is wide because the kernel was timed alone in a loop, where its data is in cache: in place a "
             "kernel took 1.43 times as long as alone (measured), so up to 1.6 times is allowed for."
+        )
+    if fused.trust() == "isolated-corrected":
+        said.append(
+            "The fused kernel was timed alone in a loop; its time is stretched as the split kernels' is in place, and "
+            "the interval allows for kernels that stretch differently."
         )
     if fused.source == "guess":
         said.append(

@@ -107,7 +107,8 @@ class _Swap:
                 hole = np.maximum(schedule.lags[column] - schedule.largest_gap, 0.0)
             if column not in self.fused_at:
                 self.least_lag[column] = self._least(column, waits)
-                self._put(ready + hole, ready + hole)
+                # A hole at the very end of the forward stays too.
+                self._put(ready + hole, ready + hole, stays=bool((hole > 0).any()))
                 return
             assert self.fused_ns is not None
             begin = ready + schedule.lags[self.first_of[column]] + hole

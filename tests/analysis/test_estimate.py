@@ -23,9 +23,9 @@ def test_a_fused_time_gives_the_fused_runs_saving(made: Callable[..., Analysed])
     assert (low, high) == pytest.approx((2_200 - 240, 2_200 + 240))
 
 
-def test_a_speedup_applies_to_each_site_and_amdahl_sees_no_gaps(made: Callable[..., Analysed]) -> None:
+def test_a_speedup_applies_to_each_site_with_its_gap_and_amdahl_sees_no_gaps(made: Callable[..., Analysed]) -> None:
     found = predict(made([SPLIT] * 4), Fused(speedup=2.0))
-    assert found.saving_ns == 2 * (5_000 - 2_500) + 2 * 100
+    assert found.saving_ns == 2 * (5_100 - 2_550)
     assert found.amdahl_gain * found.traced_span_ns == pytest.approx(5_000)
 
 

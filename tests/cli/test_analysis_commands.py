@@ -251,7 +251,7 @@ def test_a_summary_adds_up_and_is_in_the_json(run: Any) -> None:
     answer = run("summary", "split", "fused")
     lines = answer.out.splitlines()
     assert lines[0].startswith(
-        "### `ar_norm` fused at 2 sites: 2.00 us less per decode forward (-6.78% of the untraced"
+        "### `ar_norm` fused at 2 sites: 2.00 us less per decode forward (-6.78 % of the replay), measurable"
     )
     assert run("summary", "split", "fused", "--json").json["markdown"] == answer.out
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]
@@ -324,7 +324,10 @@ def test_one_replay_says_how_to_record_more(run: Any) -> None:
         (("attribute", "absent"), "fusionscope runs"),
         (("attribute", "20"), "names 7 runs"),
         (("estimate", "split", *SPEEDUP, "--fused-us", "4"), "either --speedup S or --fused-us T"),
-        (("estimate", "split", "--boundary", "ar_norm"), "either --speedup S or --fused-us T"),
+        (("estimate", "split", *SPEEDUP, "--isolated-split-us", "4"), "goes with --fused-us T --fused-from isolated"),
+        (("estimate", "split", *SPEEDUP, "--from", "bench.csv"), "leave --speedup, --fused-us"),
+        (("estimate", "split", "--boundary", "ar_norm", "--from", "/no/such.csv"), "/no/such.csv cannot be read"),
+        (("estimate", "split", *SPEEDUP, "--link-gbps", "0"), "--link-gbps must be a number above 0"),
         (("estimate", "split", *SPEEDUP, "--fused-from", "wish"), "choose candidate, in-context, isolated, guess"),
         (("estimate", "split", "--boundary", "ar_norm", "--speedup", "0"), "--speedup must be a number above 0"),
         (("estimate", "split", "--boundary", "ar_norm", "--fused-us", "-1"), "--fused-us must be a number above 0"),

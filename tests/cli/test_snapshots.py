@@ -15,6 +15,7 @@ CASES = {
     "attribute_once.txt": "attribute once --rung 4",
     "estimate_candidate.txt": "estimate split --boundary ar_norm --fused-us 4 --fused-from candidate",
     "estimate_isolated.txt": "estimate split --boundary ar_norm:residual --fused-us 3 --fused-from isolated",
+    "estimate_no_kernel.txt": "estimate split --boundary ar_norm --hidden 4096 --bandwidth-gbps 4000 --link-gbps 400",
     "estimate_traced.txt": "estimate traced --boundary ar_norm --speedup 2",
     "compare_fired.txt": "compare split fused",
     "compare_did_not_fire.txt": "compare split traced",

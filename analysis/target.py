@@ -1,0 +1,205 @@
+"""The sites of one boundary in one forward, and what their replacement saves: the ground of every estimate.
+
+A traced saving is carried to the untraced step: tracing adds time per launch, and a launch that goes takes part of it
+along.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from fusionscope.analysis import noise
+from fusionscope.analysis.attribution import Attribution
+from fusionscope.analysis.forwards import Forward
+from fusionscope.analysis.schedule import Schedule
+from fusionscope.analysis.sites import Site
+from fusionscope.profiler.errors import FusionScopeError
+
+Floats = NDArray[np.float64]
+
+#: Part of the mean tracing cost of a launch that a launch of the boundary takes along when it goes. It lies between
+#: none and all of it; two graphs of one program on an H200 (225 and 180 launches) showed 0.45. Half is used, and the
+#: other half is the error.
+TRACER_PART, TRACER_ERROR = 0.5, 0.5
+#: A traced step that takes so many times the untraced one is told of: 1.02 was seen under Nsight on an
+#: H200, 1.8 under the torch profiler on a busy CPU.
+INFLATED = 1.2
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What could be fused; all times in ns. `wait` [R, n] is what of each launch waits for other ranks."""
+
+    attribution: Attribution
+    schedule: Schedule
+    boundary: str
+    subtype: str
+    sites: list[Site]
+    untraced: noise.Baseline | None
+    wait: Floats | None
+
+    @property
+    def name(self) -> str:
+        """KIND or KIND:SUBTYPE."""
+        return f"{self.boundary}:{self.subtype}" if self.subtype else self.boundary
+
+    @property
+    def forward(self) -> Forward:
+        """The forward that the sites lie in."""
+        return self.attribution.forward
+
+    @cached_property
+    def duration(self) -> Floats:
+        """[R, n] ns."""
+        found: Floats = self.forward.duration.astype(np.float64)
+        return found
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """The launches of all sites, each once."""
+        return sorted({c for s in self.sites for c in s.columns})
+
+    @cached_property
+    def span_ns(self) -> float:
+        """Median traced span."""
+        return float(np.median(self.forward.span))
+
+    @property
+    def step_ns(self) -> float:
+        """Median untraced step, the traced span where that is not known."""
+        return self.untraced.median_ns if self.untraced else self.span_ns
+
+    @property
+    def inflation(self) -> float:
+        """How many times the untraced step the traced one takes."""
+        return self.span_ns / self.step_ns if self.step_ns else 1.0
+
+    @property
+    def basis(self) -> str:
+        """Which step the saving is a part of."""
+        return self.untraced.source if self.untraced else "traced"
+
+    @property
+    def tracer_ns(self) -> float:
+        """What tracing adds to the step per launch."""
+        if self.untraced is None:
+            return 0.0
+        return max((self.span_ns - self.untraced.median_ns) / self.forward.launches, 0.0)
+
+    @cached_property
+    def kernel_time_ns(self) -> float:
+        """Median over replays of the sites' kernel time."""
+        return float(np.median(self.duration[:, self.columns].sum(axis=1)))
+
+    @cached_property
+    def idle(self) -> Floats:
+        """[sites, R] ns of wait for other ranks; 0 where it is not known."""
+        waiting = np.zeros_like(self.duration) if self.wait is None else self.wait
+        return np.stack([waiting[:, list(s.columns)].sum(axis=1) for s in self.sites])
+
+    @cached_property
+    def extent(self) -> Floats:
+        """[sites, R] ns from a site's first start to its last end, without holes and without the tracer's part."""
+        start, end = self.forward.start, self.forward.start + self.forward.duration
+        found = []
+        for site in self.sites:
+            columns = list(site.columns)
+            whole = end[:, columns].max(axis=1) - start[:, columns].min(axis=1) - self.schedule.inner_holes(site)
+            found.append(np.maximum(whole - TRACER_PART * self.tracer_ns * len(columns), 0.0))
+        return np.stack(found)
+
+    def gaps(self, launches: int) -> Floats:
+        """[sites, R] ns between the launches of a fused site: as much from one to the next as in the site it replaces.
+
+        A site of one launch shows no such gap, and none is added then.
+        """
+        forward = self.forward
+        gaps = np.zeros((len(self.sites), len(forward.duration)))
+        for place, site in enumerate(self.sites):
+            columns = list(site.columns)
+            if launches > 1 and len(columns) > 1:
+                end = forward.start[:, columns] + forward.duration[:, columns]
+                between = forward.start[:, columns[1:]] - end[:, :-1]
+                gaps[place] = (launches - 1) * between.mean(axis=1)
+        return gaps
+
+    def gone(self, launches: int) -> int:
+        """Launches that go when every site has `launches` of them."""
+        return sum(max(len(s.columns) - launches, 0) for s in self.sites)
+
+    def traced_savings(self, per_site: Floats | None) -> Floats:
+        """[R] ns of the traced span when each site takes `per_site` [sites, R], or nothing where that is None."""
+        return np.asarray(self.forward.span - self.schedule.retimed_span(self.sites, per_site), dtype=np.float64)
+
+    def carried(self, traced_ns: float, launches: int) -> float:
+        """A traced saving as one of the untraced step."""
+        return traced_ns - TRACER_PART * self.tracer_ns * self.gone(launches)
+
+    @cached_property
+    def ceiling_ns(self) -> float:
+        """What the step gains if the boundary cost nothing; never more than the step."""
+        removed = self.carried(float(np.median(self.traced_savings(None))), 0)
+        # A kernel that takes no time keeps its place, and what overlaps it under programmatic launch may gain by that.
+        ceiling = max(removed, self.saving_at(0.0))
+        part = float(np.median(self.traced_savings(None))) / max(self.span_ns, 1.0)
+        # Where tracing stretched the step, its durations are the tracer's as much as the kernels'.
+        most = self.step_ns * (min(part, 1.0) if self.inflation > INFLATED else 1.0)
+        return min(ceiling, most)
+
+    def saving_at(self, time_ns: float, launches: int = 1) -> float:
+        """Saving of the untraced step when every site takes that time, ns."""
+        placed = np.full((len(self.sites), len(self.duration)), time_ns) + self.gaps(launches)
+        return self.carried(float(np.median(self.traced_savings(placed))), launches)
+
+    def time_for(self, saving_ns: float, launches: int = 1) -> float | None:
+        """The longest time of a fused site that still saves so much, ns; None where no time above 0 does."""
+        if self.saving_at(0.0, launches) < saving_ns:
+            return None
+        high = float(np.median(self.extent.max(axis=0))) + 1_000.0
+        while self.saving_at(high, launches) >= saving_ns:
+            high *= 2
+            if high > 1e15:
+                return None
+        found = optimize.brentq(lambda t: self.saving_at(t, launches) - saving_ns, 0.0, high, xtol=0.5)
+        return float(found)
+
+
+def target(
+    attribution: Attribution,
+    schedule: Schedule,
+    boundary: str,
+    subtype: str = "",
+    untraced: noise.Baseline | None = None,
+    wait: Floats | None = None,
+) -> Target:
+    """The sites of a boundary (and subtype).
+
+    Raises FusionScopeError where there is no such site, or the re-timed schedule does not reproduce the trace.
+    """
+    sites = _sites(attribution, boundary, subtype)
+    if not schedule.self_check():
+        raise FusionScopeError(
+            "The re-timed schedule does not give the measured span back, so no estimate is made: please report this "
+            "trace as a bug."
+        )
+    return Target(attribution, schedule, boundary, subtype, sites, untraced, wait)
+
+
+def _sites(attribution: Attribution, boundary: str, subtype: str) -> list[Site]:
+    if boundary not in attribution.sites:
+        kinds = ", ".join(attribution.sites)
+        raise FusionScopeError(f"There is no boundary kind {boundary}: choose {kinds}, or define it in --rules FILE.")
+    sites = [s for s in attribution.sites[boundary] if not subtype or s.subtype == subtype]
+    if not sites:
+        there = sorted({s.subtype for s in attribution.sites[boundary] if s.subtype})
+        what = f"{boundary}:{subtype}" if subtype else boundary
+        known = f" (subtypes here: {', '.join(there)})" if there else ""
+        raise FusionScopeError(
+            f"This forward has 0 sites of {what}{known}: `fusionscope attribute` lists the boundaries it has."
+        )
+    return sites

@@ -1,0 +1,84 @@
+"""Times of split and fused kernels from a table that somebody measured: tokens, split_us, fused_us, setting."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusionscope.profiler.errors import FusionScopeError
+
+#: Settings in order of trust. The isolated ones differ in whether the data was in cache.
+SETTINGS = ("candidate", "in-context", "isolated-cold", "isolated-hot", "isolated")
+COLUMNS = ("tokens", "split_us", "fused_us", "setting")
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """Times of one site, ns; `split_ns` is None where it was not measured."""
+
+    tokens: int
+    split_ns: float | None
+    fused_ns: float
+    setting: str
+
+
+def read_bench(path: str | Path) -> list[BenchRow]:
+    """The rows of a bench table (CSV with a header; further columns are ignored).
+
+    Raises FusionScopeError for a file that cannot be read, a missing column, or a value that is no time.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = [c for c in COLUMNS if c not in (reader.fieldnames or [])]
+            if missing:
+                raise FusionScopeError(
+                    f"{path} has no column {', '.join(missing)}: a bench table has {', '.join(COLUMNS)}."
+                )
+            return [_row(path, reader.line_num, line) for line in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise FusionScopeError(f"The bench table {path} cannot be read ({why}): give a CSV file.") from error
+
+
+def bench_row(rows: list[BenchRow], tokens: int, path: str | Path) -> BenchRow:
+    """The row for that many tokens from the most trusted setting; the last of several.
+
+    Raises FusionScopeError where there is none: times of other batches are not interpolated.
+    """
+    mine = [row for row in rows if row.tokens == tokens]
+    if not mine:
+        there = ", ".join(map(str, sorted({row.tokens for row in rows}))) or "none"
+        asked = f"{tokens} tokens" if tokens > 0 else "a run that does not know its batch"
+        raise FusionScopeError(f"{path} has no row for {asked} (it has {there}): choose one with --tokens.")
+    return min(reversed(mine), key=lambda row: SETTINGS.index(row.setting))
+
+
+def _row(path: str | Path, line: int, cells: dict[str, str | None]) -> BenchRow:
+    where = f"{path}, line {line}:"
+    setting = (cells["setting"] or "").strip().lower().replace("_", "-").replace(" ", "-")
+    if setting not in SETTINGS:
+        raise FusionScopeError(f"{where} the setting {cells['setting']!r} is not known, choose {', '.join(SETTINGS)}.")
+    fused = _number(where, "fused_us", cells["fused_us"])
+    assert fused is not None
+    split = _number(where, "split_us", cells["split_us"], optional=True)
+    try:
+        tokens = int((cells["tokens"] or "").strip())
+    except ValueError as error:
+        raise FusionScopeError(f"{where} tokens is a whole number, not {cells['tokens']!r}.") from error
+    return BenchRow(tokens, None if split is None else 1000 * split, 1000 * fused, setting)
+
+
+def _number(where: str, name: str, text: str | None, optional: bool = False) -> float | None:
+    stripped = (text or "").strip()
+    if optional and not stripped:
+        return None
+    try:
+        value = float(stripped)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise FusionScopeError(f"{where} {name} is a time in us above 0, not {text!r}.")
+    return value

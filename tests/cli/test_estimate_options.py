@@ -1,0 +1,43 @@
+"""`fusionscope estimate` without a kernel and from a bench table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_without_a_kernel_it_says_how_fast_one_must_be(run: Any) -> None:
+    answer = run("estimate", "split", "--boundary", "ar_norm", "--json")
+    assert answer.code == 0
+    told = answer.json
+    # Two sites of 5.1 us with the gap; tracing adds (30.5 - 29.5) / 6 us to each launch and half of that goes along.
+    assert told["break_even_us"] == pytest.approx(5.1 - 1 / 12, abs=0.002)
+    assert told["target_us"] == pytest.approx(5.1 - 1 / 12 - 0.0295 * 5 / 2, abs=0.002)
+    assert told["target_saving_ns"] == pytest.approx(0.005 * 29_500)
+    assert told["floor_us"] == 2.0 and len(told["floors"]["unknown"]) == 2
+    assert set(told["baselines"]) == {
+        "amdahl_kernel_time", "amdahl_span", "share_discount", "isolated_difference", "roofline",
+    }  # fmt: skip
+    assert told["baselines"]["amdahl_span"] == {"saving_ns": None, "gain": None}
+    assert told["verdict"]["class"] == "inconclusive" and told["abutting"] is False
+
+
+def test_with_a_kernel_the_same_fields_stand_beside_the_estimate(run: Any) -> None:
+    told = run("estimate", "split", "--boundary", "ar_norm", "--speedup", "2", "--json").json
+    assert told["break_even_us"] == pytest.approx(5.017, abs=0.002) and told["schedule"]["saving_ns"] > 0
+    assert told["baselines"]["amdahl_span"]["gain"] == pytest.approx(told["amdahl"]["gain"])
+
+
+def test_a_bench_table_gives_times_and_their_class(run: Any, tmp_path: Path) -> None:
+    table = tmp_path / "bench.csv"
+    table.write_text("tokens,split_us,fused_us,setting\n4,4.0,3.0,isolated\n16,9,7,in-context\n", encoding="utf-8")
+    args = ("estimate", "split", "--boundary", "ar_norm", "--from", str(table))
+    told = run(*args, "--json").json
+    assert told["baselines"]["isolated_difference"]["saving_ns"] == 2 * 1_000
+    assert "stretched as the split kernels' is in place" in told["verdict"]["sentence"]
+    slower = run(*args, "--tokens", "16", "--json").json
+    assert slower["verdict"]["class"] == "slower"
+    answer = run(*args, "--tokens", "2")
+    assert answer.code == 2 and "it has 4, 16" in answer.err
