@@ -27,7 +27,7 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.trace import TABLES, Trace, table
 
-_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 _TEMPORARY = ".writing-"
 _STALE_S = 24 * 3600
 #: Names of shipped runs, and of none of a user's.
@@ -66,10 +66,10 @@ class Listed:
     error: str = ""
 
 
-def default_root() -> Path:
-    """Where runs are kept: $FUSIONSCOPE_STORE, else a folder in the user's data directory."""
+def default_place() -> str:
+    """Where runs are kept: $FUSIONSCOPE_STORE (a folder or a URL), else a folder in the user's data directory."""
     given = os.environ.get("FUSIONSCOPE_STORE")
-    return Path(given).expanduser() if given else Path(platformdirs.user_data_dir("fusionscope")) / "runs"
+    return given or str(Path(platformdirs.user_data_dir("fusionscope")) / "runs")
 
 
 def example_runs() -> dict[str, Path]:
@@ -91,7 +91,12 @@ class Store:
     """The runs under one folder. Nothing is created before the first save."""
 
     def __init__(self, root: Path | str | None = None) -> None:
-        self.root = Path(root).expanduser() if root is not None else default_root()
+        self.root = Path(default_place() if root is None else root).expanduser()
+
+    @property
+    def place(self) -> str:
+        """What `--store` calls this store."""
+        return str(self.root)
 
     def save(self, info: RunInfo, trace: Trace) -> Run:
         """Write a run and return it as stored, with its id, creation time and versions filled in.
@@ -153,7 +158,7 @@ class Store:
         if Path(ref, "run.json").is_file():
             return Path(ref)
         raise UnknownRun(
-            f"There is no run {ref} in {self.root}; `fusionscope runs --store {self.root}` lists those that are."
+            f"There is no run {ref} in {self.place}; `fusionscope runs --store {self.place}` lists those that are."
         )
 
     def list(self) -> builtins.list[Listed]:
@@ -184,7 +189,7 @@ def _folders(root: Path) -> Iterator[Path]:
     except OSError:
         return
     for name in names:
-        if _ID.fullmatch(name) and (root / name).is_dir():
+        if RUN_ID.fullmatch(name) and (root / name).is_dir():
             yield root / name
 
 

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("fusion_runtime", "profiler", "analysis", "cli")
+FOLDERS = ("fusion_runtime", "profiler", "analysis", "dashboard", "cli")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
 MODULES = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
-#: What a folder may import of the others: cli -> analysis -> profiler, profiler/capture -> fusion_runtime.
+#: What a folder may import of the others: cli -> dashboard -> analysis -> profiler, profiler/capture -> fusion_runtime.
 ARROWS = {
     "fusion_runtime": set(),
     "profiler": set(),
     "profiler/capture": {"fusion_runtime"},
     "analysis": {"profiler"},
-    "cli": {"analysis", "profiler"},
+    "dashboard": {"analysis", "profiler"},
+    "cli": {"analysis", "dashboard", "profiler"},
 }
 
 
@@ -85,7 +86,7 @@ def test_every_installed_package_says_that_it_is_typed(package: str) -> None:
 
 
 def test_data_files_are_installed() -> None:
-    for folder, pattern in (("analysis/rules", "*.toml"), ("profiler/examples", "*/*")):
+    for folder, pattern in (("analysis/rules", "*.toml"), ("profiler/examples", "*/*"), ("dashboard/assets", "*")):
         files = sorted((ROOT / folder).glob(pattern))
         package, _, rest = folder.replace("/", ".").rpartition(".")
         installed = resources.files(f"fusionscope.{package}") / rest
@@ -132,8 +133,10 @@ def test_the_base_install_needs_no_torch(module: Path) -> None:
 def test_every_dependency_is_used_and_every_import_is_declared() -> None:
     listed = names(PROJECT["project"]["dependencies"])
     base = [m for m in MODULES if part_of(m) not in ("fusion_runtime", "profiler/capture")]
-    used = {name.partition(".")[0] for m in base for name in imports(m)}
-    assert listed == used - set(sys.stdlib_module_names) - {"fusionscope"}
+    used = {name.partition(".")[0] for m in base for name in imports(m)} - set(sys.stdlib_module_names)
+    # Dask's scheduler client is a package of its own that `dask[distributed]` brings.
+    cluster = names(PROJECT["project"]["optional-dependencies"]["cluster"]) | {"distributed"}
+    assert listed == names(list(used)) - {"fusionscope"} - cluster
 
 
 def test_constraints_pin_torch_first_and_every_dependency() -> None:
@@ -142,7 +145,8 @@ def test_constraints_pin_torch_first_and_every_dependency() -> None:
     assert pins[0].startswith("torch==")
     assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+( ; .+)?", pin) for pin in pins)
     extras = PROJECT["project"]["optional-dependencies"]
-    assert names(PROJECT["project"]["dependencies"]) | names(extras["runtime"]) | names(extras["dev"]) <= names(pins)
+    needed = names([*PROJECT["project"]["dependencies"], *extras["runtime"], *extras["dev"], *extras["cluster"]])
+    assert needed - {"fusionscope"} <= names(pins)
 
 
 def test_the_installed_metadata_is_of_this_tree() -> None:

@@ -236,4 +236,4 @@ def test_the_store_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FUSIONSCOPE_STORE", str(tmp_path))
     assert Store().root == tmp_path
     monkeypatch.delenv("FUSIONSCOPE_STORE")
-    assert store.default_root().parts[-2:] == ("fusionscope", "runs")
+    assert Path(store.default_place()).parts[-2:] == ("fusionscope", "runs")

@@ -1,0 +1,173 @@
+"""How fast large traces become tables, and in how much memory; ratios in one run on one machine.
+
+    python benchmarks/readers.py [--hta PYTHON] [--events N] [--rows N] [--only kineto,nsys] --out FILE
+
+Every reading is a process of its own, so that its peak memory is its own. `--hta` names a Python that has
+HolisticTraceAnalysis 0.5.0, which reads the same torch.profiler file in the same run. The traces are made by
+reader_fixtures.py in a temporary folder and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import reader_fixtures
+
+#: Prints seconds and peak memory (bytes) of file -> forwards with their boundaries, and what was there before it.
+OURS = """
+import json, resource, sys, time
+from fusionscope.analysis import ruleset
+from fusionscope.analysis.attribution import attribute
+from fusionscope.analysis.forwards import forwards
+from fusionscope.profiler.readers import read_trace
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, began = peak(), time.perf_counter()
+trace = read_trace(sys.argv[1])
+read, after_read = time.perf_counter() - began, peak()
+attribute(trace, forwards(trace)[0], ruleset.load(()))
+tables = sum(int(t.memory_usage(deep=True).sum()) for t in (trace.kernels, trace.launches, trace.ranges))
+print(json.dumps({"read_s": read, "seconds": time.perf_counter() - began, "start_bytes": before, "peak_bytes": peak(),
+                  "peak_read_bytes": after_read, "table_bytes": tables, "kernels": len(trace.kernels)}))
+"""
+#: HolisticTraceAnalysis to its table of events, and no further.
+HTA = """
+import json, os, resource, sys, time
+from hta.common.trace import Trace
+began = time.perf_counter()
+trace = Trace(trace_files={0: sys.argv[1]}, trace_dir="")
+trace.parse_traces(use_multiprocessing=False)
+seconds = time.perf_counter() - began
+print(json.dumps({"seconds": seconds, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                  "rows": len(trace.get_trace(0))}))
+"""
+#: A run of 8 ranks, one file each: imported by one process after the other, then by `workers` at once.
+RANKS = """
+import json, sys, time
+from pathlib import Path
+from fusionscope.profiler.importing import import_files
+files = sorted(Path(sys.argv[1]).glob("rank*.json"))
+began = time.perf_counter()
+import_files(files[:1])
+one = time.perf_counter() - began
+began = time.perf_counter()
+import_files(files)
+print(json.dumps({"one_s": one, "all_s": time.perf_counter() - began, "ranks": len(files)}))
+"""
+#: A run that is in the store already, opened.
+STORED = """
+import json, sys, time
+from fusionscope.profiler.store import Store
+began = time.perf_counter()
+run = Store(sys.argv[1]).load(sys.argv[2])
+print(json.dumps({"seconds": time.perf_counter() - began, "kernels": len(run.trace.kernels)}))
+"""
+
+
+def measured(code: str, *arguments: str, python: str = sys.executable) -> dict[str, float]:
+    """What one process printed last; its standard error on failure."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [python, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    if done.returncode:
+        sys.exit(done.stderr[-2000:])
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def kineto(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    path = folder / "trace.json"
+    reader_fixtures.kineto(path, args.events)
+    size = path.stat().st_size
+    ours = measured(OURS, str(path))
+    found: dict[str, object] = {
+        "file_mb": size / 1e6,
+        "events": args.events,
+        "ours": ours,
+        "mb_per_s": size / 1e6 / ours["seconds"],
+        "peak_over_file": (ours["peak_bytes"] - ours["start_bytes"]) / size,
+    }
+    if args.hta:
+        theirs = measured(HTA, str(path), python=args.hta)
+        found |= {
+            "hta": theirs,
+            "times_faster_than_hta": theirs["seconds"] / ours["seconds"],
+            "memory_over_hta": ours["peak_bytes"] / theirs["peak_bytes"],
+        }
+    return found
+
+
+def _rows(name: str, make: Callable[[Path, int], None]) -> Callable[[Path, argparse.Namespace], dict[str, object]]:
+    def run(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+        path = folder / name
+        make(path, args.rows)
+        ours = measured(OURS, str(path))
+        above = ours["peak_read_bytes"] - ours["start_bytes"] - ours["table_bytes"]
+        return {"file_mb": path.stat().st_size / 1e6, "rows": args.rows, "ours": ours, "mb_above_tables": above / 1e6}
+
+    return run
+
+
+def ranks(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    for rank in range(8):
+        reader_fixtures.kineto(folder / f"rank{rank}.json", args.events // 8)
+    found = measured(RANKS, str(folder))
+    return {**found, "speedup": found["ranks"] * found["one_s"] / found["all_s"]}
+
+
+def stored(folder: Path, args: argparse.Namespace) -> dict[str, object]:
+    path = folder / "trace.sqlite"
+    reader_fixtures.nsys(path, args.rows // 10)
+    store = folder / "store"
+    command = "from fusionscope.cli.main import run; run()"
+    subprocess.run(
+        [sys.executable, "-c", command, "import", str(path), "--store", str(store), "--name", "large"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return measured(STORED, str(store), "large")
+
+
+PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, object]]] = {
+    "kineto": kineto,
+    "nsys": _rows("trace.sqlite", reader_fixtures.nsys),
+    "rocprofv3": _rows("trace.csv", reader_fixtures.rocprofv3),
+    "ranks": ranks,
+    "stored": stored,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hta", default="", help="a Python that has HolisticTraceAnalysis")
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    results: dict[str, object] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    results["machine"] = {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()}
+    for part in args.only.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            results[part] = PARTS[part](Path(folder), args)
+        print(part, json.dumps(results[part]), file=sys.stderr)
+        # Each part is kept as soon as it is known.
+        args.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
