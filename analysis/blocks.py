@@ -7,6 +7,7 @@ A `str` is text of this program's own. Whatever comes from a trace or from someb
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 #: Text that means nothing to any renderer of Markdown, and that GitHub makes no link, mention or reference of.
@@ -98,7 +99,7 @@ def data(text: str, longest: int = 120) -> Inline:
     return Code(kept)
 
 
-def joined(lines: list[Line], between: str = ", ") -> Line:
+def joined(lines: Sequence[Line], between: str = ", ") -> Line:
     """Several lines as one."""
     found: list[Inline] = []
     for place, one in enumerate(lines):

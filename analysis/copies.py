@@ -35,7 +35,8 @@ def copies(run: Analysed) -> list[Copies]:
             first = kernels.loc[execution]
             if forward.graph_launches:
                 ids = set(zip(first["process"], first["replay"], strict=True))
-                inside = mine[[key in ids for key in zip(mine["process"], mine["replay"], strict=True)]]
+                keys = zip(mine["process"], mine["replay"], strict=True)
+                inside = mine[np.array([key in ids for key in keys], dtype=bool)]
             else:
                 inside = mine[mine["start_ns"].between(first["start_ns"].min(), first["start_ns"].max())]
             counts.append(len(inside))

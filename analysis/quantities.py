@@ -14,7 +14,9 @@ def saving(ns: float) -> str:
 def in_us(ns: float) -> str:
     """Microseconds: whole from 100 on, two decimals below 10, one between; with sign where it is negative."""
     size = abs(ns) / 1000
-    return f"{ns / 1000:.{0 if size >= 100 else 1 if size >= 10 else 2}f}"
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2
+    # Adding nothing makes a rounded -0.00 plain.
+    return f"{round(ns / 1000, digits) + 0.0:.{digits}f}"
 
 
 def pair(before: float, after: float) -> str:
@@ -26,7 +28,7 @@ def pair(before: float, after: float) -> str:
 
 def percent(part: float, digits: int = 2) -> str:
     """A part with its sign: `-1.56 %`."""
-    return f"{part:+.{digits}%}".replace("%", " %")
+    return f"{round(part, digits + 2) + 0.0:+.{digits}%}".replace("%", " %")
 
 
 def launch_us(ns: float) -> str:
@@ -43,7 +45,7 @@ class Ticks:
 
     def of(self, ns: float) -> int:
         """Whole ticks."""
-        return round(ns / 1000 * 10**self.decimals)
+        return round(ns / 1000 * float(10**self.decimals))
 
     def us(self, ticks: int, signed: bool = False) -> str:
         """Ticks in us."""

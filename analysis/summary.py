@@ -85,7 +85,10 @@ def written(
 def blocks(found: Comparison | list[Comparison], options: Options) -> list[Block]:
     """The summary as blocks, small enough for a comment whatever the runs."""
     among = found if isinstance(found, list) else [found]
-    ranks = [(ranks_beside(one.base), ranks_beside(one.candidate)) for one in among]
+    # Several candidates share a base.
+    runs = {id(run): run for one in among for run in (one.base, one.candidate)}
+    known = {key: ranks_beside(run) for key, run in runs.items()}
+    ranks = [(known[id(one.base)], known[id(one.candidate)]) for one in among]
     head = _head(among, ranks[0], options)
     for folded in (len(among), 1, 0):
         room = LONGEST - len(as_markdown([*head, *_folds(among, ranks, options, folded, 0)])) - 500

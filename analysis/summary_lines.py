@@ -109,7 +109,7 @@ def what_ran(found: Comparison) -> Line:
         parts.append((f"batch {info.batch}",))
     if info.context > 0:
         parts.append((f"context {info.context}",))
-    parts.append((_graph(run, device),))
+    parts.append((_graph(run, known.get("gpu", "")),))
     ranks = run.run.trace.kernels["rank"].nunique()
     of = max(ranks, 0 if info.emulated_ranks else info.world_size)
     parts.append((f"{ranks} of {of} ranks traced",))
@@ -121,24 +121,24 @@ def what_ran(found: Comparison) -> Line:
     return (*joined(parts), f"{built_in}. Labels: {', '.join(labels) or 'none'}.{cpu}")
 
 
-def _graph(run: Analysed, device: str) -> str:
+def _graph(run: Analysed, gpu: str) -> str:
     graphs = run.forward.graph_launches
     if not graphs:
         return "no graph"
-    maker = "CUDA " if "NVIDIA" in device else "HIP " if "AMD" in device or device.startswith("MI") else ""
-    return f"{maker}graph" if graphs == 1 else f"{graphs} {maker}graphs a forward"
+    maker = "CUDA " if "NVIDIA" in gpu else "HIP " if "AMD" in gpu or gpu.startswith("MI") else ""
+    return f"{maker or 'one '}graph" if graphs == 1 else f"{graphs} {maker}graphs a forward"
 
 
 def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Line:
     """The untraced times of both sides; without them the prediction, said to be one."""
     base, candidate, interval = found.base.untraced, found.candidate.untraced, found.measured_interval_ns
     if interval is not None and base is not None and candidate is not None:
-        gain, low, high = in_us(found.measured_saving_ns or 0.0), in_us(interval[0]), in_us(interval[1])
+        gain = _gain(found.measured_saving_ns or 0.0, interval, "95 % CI")
         floor = "not known" if found.mde_ns is None else f"{in_us(found.mde_ns)} us"
         need = in_us(margin * base.median_ns)
         return (
             bold(f"Measured, {base.source}:"),
-            f" {pair(base.median_ns, candidate.median_ns)}, saving {gain} us [95 % CI {low}, {high}]; "
+            f" {pair(base.median_ns, candidate.median_ns)}, {gain}; "
             f"noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",
         )
     if guess is not None:
@@ -151,15 +151,25 @@ def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Lin
 
 
 def _interval(guess: Estimate) -> str:
-    low, high = guess.interval_ns
-    return f"saving {in_us(guess.saving_ns)} us [{in_us(low)}, {in_us(high)}]"
+    return _gain(guess.saving_ns, guess.interval_ns)
+
+
+def _gain(saving_ns: float, interval_ns: tuple[float, float], what: str = "") -> str:
+    """`saving 152 us [143, 161]`, and a loss as `costing`, both with positive numbers."""
+    low, high = interval_ns if saving_ns >= 0 else (-interval_ns[1], -interval_ns[0])
+    word = "saving" if saving_ns >= 0 else "costing"
+    label = f"{what} " if what else ""
+    return f"{word} {in_us(abs(saving_ns))} us [{label}{in_us(low)}, {in_us(high)}]"
 
 
 def verdict(found: Comparison, guess: Estimate | None) -> Line:
     """The verdict in words, what it stands on, and the prediction beside a measurement."""
     decided = verdict_of(found, guess)
+    several = " Predicted: nothing, since several boundaries changed at once; compare them one at a time."
+    more = several if len(found.claims) > 1 else ""
     if decided is None:
-        return (bold("Verdict:"), " none; nothing was fused.")
+        why = "nothing was measured untraced." if found.claims else "nothing was fused."
+        return (bold("Verdict:"), f" none; {why}{more}")
     words, means, _ = WORDS[decided.class_]
     kind = "" if decided.kind == "measured" else ", predicted"
     parts: list[Inline] = [bold(f"Verdict{kind}: {words}"), f" ({means})." if means else "."]
@@ -173,8 +183,7 @@ def verdict(found: Comparison, guess: Estimate | None) -> Line:
     if decided.kind == "measured" and guess is not None:
         parts.append(f" Predicted from the base run with the fused time of this trace: {_interval(guess)}; Amdahl "
                      f"{percent(guess.amdahl_gain).lstrip('+')} of the span.")  # fmt: skip
-    if len(found.claims) > 1:
-        parts.append(" Predicted: nothing, since several boundaries changed at once; compare them one at a time.")
+    parts.append(more)
     return tuple(parts)
 
 

@@ -6,13 +6,16 @@ from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.blocks import Block, Line, Paragraph, Table, line
 from fusionscope.analysis.forwards import forwards, most_like
 from fusionscope.analysis.quantities import in_us
-from fusionscope.analysis.ranks import RankRow, Ranks, member, of_members
+from fusionscope.analysis.ranks import Member, RankRow, Ranks, member, of_members
 from fusionscope.profiler.importing import ranks_of
 
 
 def ranks_beside(run: Analysed) -> Ranks:
     """The forward of an analysed run on every traced rank."""
     trace, mine = run.run.trace, run.forward
+    if ranks_of(trace) == [mine.rank]:
+        # The roles of one rank alone are known already.
+        return of_members([Member(mine.rank, mine, run.attribution.roles, None)], run.info.world_size)
     members = []
     for rank in ranks_of(trace):
         found = mine if rank == mine.rank else most_like(forwards(trace, rank, run.info.warmup_replays), mine)

@@ -32,8 +32,8 @@ class _Columns:
     #: Largest part by which a true sum differs from launches x median.
     apart: float = 0.0
 
-    def add(self, label: Line, before: str, after: str, difference: str, strong: bool = False) -> None:
-        cells = [label, *(line(text) for text in (before, after, difference))]
+    def add(self, label: Line, *texts: str, strong: bool = False) -> None:
+        cells = [label, *(line(text) for text in texts)]
         self.rows.append(tuple(line(bold(*cell)) for cell in cells) if strong else tuple(cells))
 
     def sums(self, rows: list[Row]) -> list[int]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, timings
@@ -9,7 +8,7 @@ from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, timings
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import compare
 from fusionscope.analysis.compare_document import document
-from fusionscope.analysis.summary import LONGEST, markdown
+from fusionscope.analysis.summary import markdown
 
 
 def test_fired_sites_and_rows_that_add_up(made: Callable[..., Analysed]) -> None:
@@ -70,21 +69,6 @@ def test_what_differs_is_said(made: Callable[..., Analysed]) -> None:
     assert "unknown (imported)" in markdown(compare(made([SPLIT] * 2, imported=True), imported))
 
 
-def test_the_summary_is_a_table_that_names_from_a_trace_cannot_break(made: Callable[..., Analysed]) -> None:
-    nasty = "evil`|\n| kernel"
-    text = markdown(compare(made([[*SPLIT, (nasty, 40_000, 9)]] * 2), made([[*FUSED_RUN, (nasty, 40_000, 900)]] * 2)))
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert all(line.count("|") in (5, 6) and line.endswith("|") for line in table)
-    assert "built-in model" not in text.splitlines()[1]
-
-
-def test_a_huge_run_stays_under_githubs_limit(made: Callable[..., Analysed]) -> None:
-    many = [(f"kernel_{k}_{'x' * 300}", 100 * k, 50) for k in range(1500)]
-    text = markdown(compare(made([[*many, *((n, s + 200_000, d) for n, s, d in SPLIT)]] * 2),
-                            made([[*many, *((n, s + 200_000, d) for n, s, d in FUSED_RUN)]] * 2)))  # fmt: skip
-    assert len(text) < LONGEST and text.rstrip().endswith("</details>")
-
-
 def test_a_side_without_subtypes_is_compared_as_a_whole(made: Callable[..., Analysed]) -> None:
     from pathlib import Path
 
@@ -103,23 +87,6 @@ def test_a_side_without_subtypes_is_compared_as_a_whole(made: Callable[..., Anal
     assert [s.subtype for s in base.attribution.sites["ar_norm"]] == ["residual", ""]
     found = compare(base, made([FUSED_RUN] * 2))
     assert found.fired is not None and (found.fired.sites, found.fired.of_sites) == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("info", "said"),
-    [
-        ({"device": "cpu", "machine": {"cpu": "AMD EPYC"}}, "AMD EPYC"),
-        ({"device": "cpu"}, "CPU"),
-        ({"device": "cuda"}, "unknown GPU"),
-    ],
-)
-def test_the_summary_names_the_machine_and_every_label(
-    made: Callable[..., Analysed], info: dict[str, Any], said: str
-) -> None:
-    sides = made([SPLIT] * 2, labels=["cpu"], **info), made([FUSED_RUN] * 2, labels=["cpu", "incomplete"], **info)
-    line = markdown(compare(*sides)).splitlines()[1]
-    assert line.startswith(f"unknown model (imported), {said}, rank 0 of 1 traced.")
-    assert line.endswith("Labels: cpu, incomplete.")
 
 
 def test_two_fusions_at_once_are_two_claims_and_have_no_prediction(made: Callable[..., Analysed]) -> None:
