@@ -1,8 +1,8 @@
 # `make demo` sets up and runs the main job; `make test` sets up and runs the tests. Nothing leaves this folder.
 PYTHON ?= python3
 PIP_INSTALL = -m pip install --disable-pip-version-check --constraint constraints.txt
-SOURCES = $(shell find fusion_runtime profiler analysis cli -not -path '*/__pycache__*')
-PACKAGES = fusionscope.fusion_runtime fusionscope.profiler fusionscope.analysis fusionscope.cli
+SOURCES = $(shell find fusion_runtime profiler analysis dashboard cli -not -path '*/__pycache__*')
+PACKAGES = fusionscope.fusion_runtime fusionscope.profiler fusionscope.analysis fusionscope.dashboard fusionscope.cli
 
 .PHONY: setup demo setup-test test check clean
 

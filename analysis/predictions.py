@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,3 +126,21 @@ def _fused(info: RunInfo) -> dict[str, str]:
 def _adds_a_fusion(base: RunInfo, candidate: RunInfo) -> bool:
     before, after = _fused(base), _fused(candidate)
     return before != after and before.items() <= after.items()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well predictions fit; errors are parts of the step, without sign."""
+
+    pairs: int
+    held: int
+    median_error: float
+    largest_error: float
+
+
+def agreement(found: Sequence[Prediction]) -> Agreement | None:
+    """The accuracy of some predictions; None where there are none."""
+    if not found:
+        return None
+    errors = np.abs([p.error_part for p in found])
+    return Agreement(len(found), sum(p.held for p in found), float(np.median(errors)), float(errors.max()))

@@ -24,7 +24,9 @@ COMMANDS = (
     ("estimate", "estimate", "estimate", "Predict what fusing a boundary saves, with its interval and verdict."),
     ("compare", "compare", "compare", "Compare two runs: whether the fusion fired, and what it changed."),
     ("summary", "summary", "summary", "Write the Markdown of a pull request from two runs."),
+    ("dashboard", "dashboard", "dashboard", "Show the runs in a browser."),
     ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
+    ("ab", "ab", "ab", "Measure two arms in turn, with an interval, a noise floor and a verdict."),
     ("amdahl", "amdahl", "amdahl", "Amdahl's law: what a speed-up of a share of the time gains."),
 )
 

@@ -11,7 +11,7 @@ from literal_traces import FUSED_RUN, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import compare
-from fusionscope.analysis.predictions import batches, fused_in, pairs, prediction
+from fusionscope.analysis.predictions import agreement, batches, fused_in, pairs, prediction
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
 
@@ -36,7 +36,11 @@ def test_a_prediction_stands_beside_what_was_measured(made: Made) -> None:
     # 30.5 us traced against 29.5 untraced is 1000/6 ns a launch, of which half goes with each of the two launches.
     assert found.predicted.saving_ns == pytest.approx(2_200 - 1_000 / 6)
     assert found.held
-    assert found.error_part == pytest.approx((2_200 - 1_000 / 6 - 2_000) / 29_500)
+    fit = agreement([found])
+    assert fit is not None
+    assert (fit.pairs, fit.held, fit.median_error) == (1, 1, fit.largest_error)
+    assert agreement([]) is None
+    assert fit.largest_error == found.error_part == pytest.approx((2_200 - 1_000 / 6 - 2_000) / 29_500)
 
 
 def test_without_untraced_times_nothing_was_measured(made: Made) -> None:

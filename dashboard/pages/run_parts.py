@@ -1,0 +1,112 @@
+"""The parts of a run's page that need no forward: its head, ranks, environment."""
+
+from __future__ import annotations
+
+import numpy as np
+from dash import html
+from dash.development.base_component import Component
+
+from fusionscope.analysis import noise
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.verdict import us
+from fusionscope.dashboard import parts, urls
+from fusionscope.dashboard.library import Library
+from fusionscope.profiler.store import Run
+
+#: How a launch's boundary is known, as docs/reading-a-report.md numbers it.
+RUNGS = {
+    "1": "graph nodes (rung 1)",
+    "2": "ranges (rung 2)",
+    "3": "place in the replay (rung 3)",
+    "4": "rules by name (rung 4)",
+    "role": "known kernel outside boundaries",
+    "none": "unknown kernel",
+}
+
+
+def head(run: Run) -> Component:
+    """Name, labels, what ran, and where to go from here."""
+    info = run.info
+    machine = {**run.trace.machine, **info.machine}
+    told = [
+        info.model or "unknown model (imported)",
+        machine.get("gpu") or ("CPU" if info.device == "cpu" else "unknown GPU"),
+        *([f"TP{info.tp}"] if info.tp > 0 else []),
+        *([f"batch {info.batch}"] if info.batch > 0 else []),
+        *([f"context {info.context:,} tokens"] if info.context > 0 else []),
+        *([f"paths {', '.join(f'{k}={v}' for k, v in info.paths.items())}"] if info.paths else []),
+        f"recorded by {info.profiler}" if info.profiler else "imported",
+        f"created {info.created[:16].replace('T', ' ')} UTC",
+    ]
+    actions = [
+        parts.link("Estimate", urls.estimate(info.id), button=True),
+        parts.link("Compare with …", urls.compare(info.id), button=True),
+    ]
+    return parts.title(info.name or info.id, [parts.badges(info.labels), html.Span(" · ".join(told))], actions)
+
+
+def untraced(run: Run) -> list[Component]:
+    """Replay times of a run without kernels."""
+    found = noise.baseline(run.trace.timings)
+    if found is None:
+        return []
+    floor = "unknown" if found.mde_ns is None else us(found.mde_ns)
+    rows = [
+        ("Step", us(found.median_ns), f"median, {found.source}"),
+        ("Noise floor", floor, f"{found.blocks} blocks, {found.processes} processes"),
+    ]
+    return [parts.stats(rows)]
+
+
+def environment(run: Run) -> Component:
+    """Everything recorded of how the run was made."""
+    info = run.info
+    machine = {**run.trace.machine, **info.machine}
+    known = {
+        "id": info.id,
+        "stored in": html.Code(str(run.path)),
+        "command": html.Code(" ".join(info.command)) if info.command else "unknown",
+        "FusionScope": info.tool_version or "unknown",
+        "tracing mode": info.tracing_mode or "unknown",
+        "ranks": f"{run.trace.kernels['rank'].nunique()} traced, {info.world_size or 'unknown'} in the run",
+        **{f"path of {kind}": path for kind, path in info.paths.items()},
+        **{f"machine: {key}": value for key, value in machine.items()},
+        **{f"environment: {key}": html.Code(value) for key, value in info.environment.items()},
+        **{f"setting: {key}": value for key, value in info.settings.items()},
+        **{f"input: {i.path}": html.Code(f"sha256 {i.sha256}") for i in info.inputs},
+        **{f"declined {k}": f"{d.boundary} {d.subtype} layer {d.layer}, {d.path}: {d.declined}"
+           for k, d in enumerate(info.declines)},
+    }  # fmt: skip
+    return parts.section("Environment", parts.facts(known, "How the run was made"))
+
+
+def ranks(library: Library, opened: Run, run: Analysed) -> Component:
+    """All ranks beside each other; one alone says what that hides."""
+    present = sorted(int(r) for r in opened.trace.kernels["rank"].unique())
+    if len(present) < 2:
+        text = "One rank was traced"
+        text += " of emulated ranks: nothing waits for a peer." if opened.info.emulated_ranks else (
+            ": what of an all-reduce is waiting for other ranks cannot be told."
+        )  # fmt: skip
+        return parts.section("Ranks", html.P(text, className="fs-note"))
+    rows = []
+    for rank in present:
+        mine = library.analysed(opened.info.id, rank)
+        wait = mine.wait()
+        forward = mine.forward
+        rows.append(
+            {
+                "Rank": parts.link(f"rank {rank}", urls.run(opened.info.id, rank=rank)),
+                "Launches": f"{forward.launches:,}",
+                "Replays": forward.replays,
+                "Kernel time (us)": f"{np.median(forward.kernel_time) / 1000:,.1f}",
+                "Busy (us)": f"{np.median(forward.busy_time) / 1000:,.1f}",
+                "Span (us)": f"{np.median(forward.span) / 1000:,.1f}",
+                "Wait for others (us)": "unknown" if wait is None else f"{np.median(wait.sum(axis=1)) / 1000:,.1f}",
+            }
+        )
+    return parts.section(
+        "Ranks",
+        parts.table(rows, "All ranks", ("Rank",)),
+        note="Wait is the part of each all-reduce beyond the shortest of the ranks; no fusion removes it.",
+    )
