@@ -33,6 +33,9 @@ GRAPH_MODE_HELP = (
     "--cuda-graph-trace=node (this run can still give replay times through --timings)."
 )
 
+#: Rows of one execution, and the order of them that all executions of its program share.
+_Ordered = tuple[pd.DataFrame, NDArray[np.int64]]
+
 
 @dataclass(frozen=True, eq=False)
 class Forward:
@@ -106,11 +109,16 @@ def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forwa
         there = f"{'rank' if len(known) == 1 else 'ranks'} {', '.join(map(str, known))}"
         raise FusionScopeError(f"The run has no kernels of rank {rank}, it has {there}: choose one with --rank.")
     groups, replayed = _groups(trace, rank, mine, max(warmup_replays, 0))
-    kinds: dict[str, list[pd.DataFrame]] = {}
+    # Replays repeat a program thousands of times: each is told apart by what it holds, and named once.
+    programs: dict[tuple[bytes, bytes], list[_Ordered]] = {}
     for group in groups:
-        ordered, key = _canonical(group)
-        kinds.setdefault(key, []).append(ordered)
-    found = [_stack(key, rank, executions, replayed) for key, executions in kinds.items()]
+        order, ids = _canonical(group)
+        codes = group["name"].cat.codes.to_numpy()[order]
+        programs.setdefault((codes.tobytes(), ids.tobytes()), []).append((group, order))
+    found = [
+        _stack(_kind(executions[0], np.frombuffer(ids, dtype=np.int64)), rank, executions, replayed)
+        for (_, ids), executions in programs.items()
+    ]
     return sorted(found, key=lambda f: (-int(f.kernel_time.sum()), f.kind))
 
 
@@ -210,34 +218,43 @@ def _join(
     return joined + alone
 
 
-def _canonical(group: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The group in an order that every execution of the same program shares, and a key of that program."""
-    by_node = bool((group["node"] >= 0).all()) and not group.duplicated(["graph", "node"]).any()
-    if by_node and group["graph"].nunique() == 1:
-        ordered = group.sort_values("node", kind="stable")
-        ids = ordered["node"].to_numpy()
-    else:
-        # Without node ids a launch is known by its place on its stream; streams come in order of their first launch.
-        first = group.groupby("stream")["start_ns"].transform("min")
-        ordered = group.assign(_first=first).sort_values(["_first", "stream", "start_ns"], kind="stable")
-        ids = pd.factorize(ordered["stream"])[0]
+def _canonical(group: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """An order of the group that every execution of the same program shares, and what tells its launches apart."""
+    node, graph = group["node"].to_numpy(), group["graph"].to_numpy()
+    if (node >= 0).all() and graph.min() == graph.max() and len(np.unique(node)) == len(node):
+        order = np.argsort(node, kind="stable")
+        return order, node[order]
+    # Without node ids a launch is known by its place on its stream; streams come in order of their first launch.
+    stream, start = group["stream"].to_numpy(), group["start_ns"].to_numpy()
+    _, which = np.unique(stream, return_inverse=True)
+    first = np.full(which.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, which, start)
+    order = np.lexsort((start, stream, first[which]))
+    on = stream[order]
+    return order, np.cumsum(np.concatenate([[0], on[1:] != on[:-1]]), dtype=np.int64)
+
+
+def _kind(execution: _Ordered, ids: NDArray[np.int64]) -> str:
+    """The name of a program: a digest of its launches."""
+    group, order = execution
     digest = hashlib.sha256()
-    for name, ident in zip(ordered["name"].astype(str), ids, strict=True):
+    for name, ident in zip(group["name"].astype(str).to_numpy()[order], ids.tolist(), strict=True):
         digest.update(f"{ident}\t{name}\n".encode(errors="replace"))
-    return ordered, digest.hexdigest()[:12]
+    return digest.hexdigest()[:12]
 
 
-def _stack(key: str, rank: int, executions: list[pd.DataFrame], replayed: bool) -> Forward:
-    first = executions[0]
+def _stack(key: str, rank: int, executions: list[_Ordered], replayed: bool) -> Forward:
+    first, order = executions[0]
+    first = first.iloc[order]
     columns = np.argsort(first["start_ns"].to_numpy(), kind="stable")
     wanted = ["name", "raw_name", "stream", "device", "graph", "node"]
     return Forward(
         kind=key,
         rank=rank,
         nodes=first.iloc[columns][wanted].reset_index(drop=True),
-        start=np.stack([e["start_ns"].to_numpy()[columns] for e in executions]),
-        duration=np.stack([e["duration_ns"].to_numpy()[columns] for e in executions]),
-        rows=np.stack([e.index.to_numpy()[columns] for e in executions]),
+        start=np.stack([e["start_ns"].to_numpy()[order[columns]] for e, order in executions]),
+        duration=np.stack([e["duration_ns"].to_numpy()[order[columns]] for e, order in executions]),
+        rows=np.stack([e.index.to_numpy()[order[columns]] for e, order in executions]),
         replays=len(executions) if replayed else 0,
         graph_launches=int(first.loc[first["replay"] >= 0, "replay"].nunique()),
     )
