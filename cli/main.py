@@ -21,6 +21,7 @@ COMMANDS = (
     ("show", "show", "show", "Say what is in a run: launches, kernel time, busy time, ranks, labels."),
     ("attribute", "attribute", "attribute", "Say which boundary each launch of a forward belongs to."),
     ("ranks", "ranks", "ranks", "Put ranks side by side: transfer, wait, and who comes last."),
+    ("suggest", "suggest", "suggest", "Find chains of small kernels that repeat, ranked by their ceiling."),
     ("estimate", "estimate", "estimate", "Predict what fusing a boundary saves, with its interval and verdict."),
     ("compare", "compare", "compare", "Compare two runs: whether the fusion fired, and what it changed."),
     ("summary", "summary", "summary", "Write the Markdown of a pull request from two runs."),

@@ -41,3 +41,16 @@ def test_a_bench_table_gives_times_and_their_class(run: Any, tmp_path: Path) -> 
     assert slower["verdict"]["class"] == "slower"
     answer = run(*args, "--tokens", "2")
     assert answer.code == 2 and "it has 4, 16" in answer.err
+
+
+def test_suggest_prints_rules_that_attribute_takes(run: Any, tmp_path: Path) -> None:
+    assert "No chain" in run("suggest", "split").out
+    answer = run("suggest", "example", "--json")
+    best = answer.json["suggestions"][0]
+    assert best["says"] == "adjacent; data flow not known" and best["sites"] >= 80
+    assert "fusable" not in answer.out
+    rules = tmp_path / "chains.toml"
+    rules.write_text(run("suggest", "example", "--toml", "--limit", "2").out, encoding="utf-8")
+    told = run("attribute", "example", "--rules", str(rules), "--json").json["boundaries"]
+    assert {b["boundary"]: b["sites"] for b in told}[best["name"]] == best["sites"]
+    assert run("suggest", "example", "--toml", "--json").code == 2
