@@ -101,7 +101,8 @@ def check_ops(spec, tp, T, context):
     got, want = (m.topk_blocks(logits, kept).sort(-1).values for m in (ops, ref))
     check("topk_blocks", float((got != want).sum()), 0)
     cache = randn(T, context, spec.kv_lora)
-    same("mla_decode", randn(T, heads, spec.kv_lora), cache, want.int(), spec.index_kpool, spec.qk_dim**-0.5)
+    scale, latent = spec.qk_dim**-0.5, spec.kv_lora
+    same("mla_decode", randn(T, heads, latent), cache, want.int(), spec.index_kpool, scale, latent)
     router = randn(spec.experts, H, dtype=f32, std=H**-0.5)
     same("router_gemm", x, router, limit=1e-5)
     chosen = ref.router(ref.router_gemm(x, router), randn(spec.experts, dtype=f32, std=0.02), spec.top_k)

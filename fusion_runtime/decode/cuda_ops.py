@@ -16,10 +16,15 @@ from fusionscope.fusion_runtime.decode.cuda_attention import (
     batched_heads,
     cache_write,
     causal_conv1d_update,
+    concat,
+    gate_mul,
     gated_rmsnorm,
+    gdn_update,
+    gqa_decode,
     indexer_logits,
     kda_update,
     mla_decode,
+    qk_norm_rope,
     topk_blocks,
 )
 from fusionscope.fusion_runtime.decode.cuda_grid import COLUMNS, cover, new
@@ -38,7 +43,7 @@ from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
 from fusionscope.fusion_runtime.kernels import launch_norm, mhc, moe, norms
 from fusionscope.fusion_runtime.kernels import streams as stream_kernels
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation
+from fusionscope.fusion_runtime.quant import FP8_STATIC_TENSOR, FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation
 
 Tensor = Any
 
@@ -50,10 +55,14 @@ __all__ = [
     "batched_heads",
     "cache_write",
     "causal_conv1d_update",
+    "concat",
     "embed",
     "expand_streams",
     "fp8_linear",
+    "gate_mul",
     "gated_rmsnorm",
+    "gdn_update",
+    "gqa_decode",
     "hc_pre",
     "indexer_logits",
     "kda_update",
@@ -65,6 +74,7 @@ __all__ = [
     "moe_gemm",
     "moe_sum_reduce",
     "per_token_group_quant_fp8",
+    "qk_norm_rope",
     "quantise",
     "rmsnorm",
     "router",
@@ -114,10 +124,15 @@ def add_rmsnorm(x: Tensor, residual: Tensor, w: Tensor, eps: float, weight_bias:
 
 
 def quantise(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
-    if wanted.key != FP8_TOKEN_GROUP_128:
+    if wanted.key == FP8_TOKEN_GROUP_128:
+        data, scale = per_token_group_quant_fp8(x)
+    elif wanted.key == FP8_STATIC_TENSOR:
+        data, scale = torch.empty_like(x, dtype=torch.float8_e4m3fn), wanted.scale
+        grid = (cover(x.numel(), COLUMNS),)
+        norms.static_quant_fp8_kernel[grid](x, data, scale, x.numel(), block=COLUMNS)
+    else:
         # Plain torch, several launches: kernels/ has none for these keys yet.
         return quant.quantise(x, wanted)
-    data, scale = per_token_group_quant_fp8(x)
     return QuantisedActivation(wanted.key, data, scale, (int(x.shape[0]), int(x.shape[1])), x.dtype)
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from fusionscope.fusion_runtime.comm.channel import power_of_two
 from fusionscope.fusion_runtime.decode.cuda_grid import COLUMNS, WAVE, counters, cover, new
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
+from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import gemm, moe
 
 Tensor = Any
@@ -94,11 +95,25 @@ def router_gemm(x: Tensor, w: Tensor) -> Tensor:
     return out
 
 
-def router(logits: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def router(
+    logits: Tensor, bias: Tensor, k: int, groups: int = 1, kept: int = 1, softmax: bool = False
+) -> tuple[Tensor, Tensor]:
     tokens, experts = logits.shape
+    if groups > 1 and (power_of_two(experts) != experts or power_of_two(groups) != groups):
+        raise RuntimeContractError(f"{experts} experts in {groups} groups: the kernel takes powers of two alone.")
     ids, weights = new(logits, tokens, k, dtype=torch.int32), new(logits, tokens, k)
     moe._router_triton_kernel[(tokens,)](
-        logits, bias, ids, weights, experts, k=k, block_e=power_of_two(experts), block_k=power_of_two(k)
+        logits,
+        bias,
+        ids,
+        weights,
+        experts,
+        k=k,
+        groups=groups,
+        kept_groups=kept,
+        softmax=softmax,
+        block_e=power_of_two(experts),
+        block_k=power_of_two(k),
     )
     return ids, weights
 

@@ -11,12 +11,14 @@ import torch
 
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
-from fusionscope.fusion_runtime.decode.layers.decoder import DecoderLayer
+from fusionscope.fusion_runtime.decode.layers.decoder import DecoderLayer, norm_for, stream_for
+from fusionscope.fusion_runtime.decode.layers.nextn import NextnEntry
 from fusionscope.fusion_runtime.decode.recorder import FORWARD_RANGE
-from fusionscope.fusion_runtime.decode.spec import STREAMS, ModelSpec
+from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
 from fusionscope.fusion_runtime.errors import RuntimeContractError
-from fusionscope.fusion_runtime.ownership import ForwardScope, PartialSum
+from fusionscope.fusion_runtime.ownership import Exit, ForwardScope
+from fusionscope.fusion_runtime.residual_stream import Update
 
 Tensor = Any
 
@@ -56,7 +58,8 @@ class DecodeModel:
         self.table = weights.normal("embedding", (spec.vocab, spec.hidden), shard=0)
         self.vocab_start = group.rank * (spec.vocab // group.size)
         self.layers = [DecoderLayer(spec, weights, index, batch, context) for index in range(spec.layers)]
-        self.final_norm = weights.normal("final_norm", (spec.hidden,), std=0.1).add_(1)
+        self.nextn = NextnEntry(spec, weights, batch) if spec.nextn else None
+        self.final_norm = norm_for(spec, weights, "final_norm")
         self.lm_head = weights.matrix("lm_head", spec.vocab, spec.hidden, shard=0)
         chooser = torch.Generator().manual_seed(seed)
         self.ids = torch.randint(spec.vocab, (batch,), generator=chooser).to(self.device)
@@ -74,11 +77,13 @@ class DecodeModel:
     def logits(self) -> Tensor:
         """One forward's logits [batch, vocab], gathered from the ranks."""
         ops, ctx = self.ctx.ops, self.ctx
-        rows = PartialSum(ops.embed(self.ids, self.table, self.vocab_start), self.group, "embedding")
-        streams = ops.expand_streams(rows.complete().tensor, STREAMS)
+        exit = Exit(self.group, "embedding", tokens=self.batch)
+        embedding = exit.hand_on(ops.embed(self.ids, self.table, self.vocab_start))
+        update: Update = embedding if self.nextn is None else self.nextn.forward(embedding, ctx)
+        stream = stream_for(self.spec, ctx)
         for layer in self.layers:
-            streams = layer.forward(streams, ctx)
-        x = ops.rmsnorm(ops.stream_mean(streams), self.final_norm, self.spec.rms_eps)
+            update = layer.forward(update, stream, ctx)
+        x = stream.finalize(update, self.final_norm)
         return self.group.all_gather_last(ops.linear(x, self.lm_head))
 
     def _range(self) -> AbstractContextManager[Any]:

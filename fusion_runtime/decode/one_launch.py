@@ -42,9 +42,9 @@ def launch_as(name: str, function: Function) -> Function:
 
 
 def split(x: Any, sizes: Sequence[int]) -> tuple[Any, ...]:
-    """x [T, sum of sizes] -> views [T, size] of its columns, unrecorded: a view launches nothing."""
+    """x [..., sum of sizes] -> views [..., size] of its columns, unrecorded: a view launches nothing."""
     with _unrecorded():
-        return tuple(x.split(list(sizes), 1))
+        return tuple(x.split(list(sizes), -1))
 
 
 def reshaped(x: Any, *shape: int) -> Any:

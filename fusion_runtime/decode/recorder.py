@@ -1,6 +1,6 @@
 """Records every boundary site of a forward: which path it took, and which graph nodes it added.
 
-While a CUDA graph is being captured, the node count before and after a site brackets its nodes: exact provenance.
+While a CUDA or HIP graph is being captured, the node count before and after a site brackets its nodes: exact provenance.
 Otherwise a profiler range is opened, which is how sites are found in a CPU trace.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-SITE_PREFIX = "fusionscope.site"
+from fusionscope.fusion_runtime import graph_nodes
+from fusionscope.fusion_runtime.marks import PREFIX as SITE_PREFIX
+
 FORWARD_RANGE = "fusionscope.forward"
 
 
@@ -60,18 +61,5 @@ class SiteRecorder:
 
 def captured_nodes() -> int | None:
     """Nodes so far in the graph that the current stream is capturing; None if it is not capturing."""
-    if not torch.cuda.is_available() or not torch.cuda.is_current_stream_capturing():
-        return None
-    from cuda.bindings import runtime
-
-    info = runtime.cudaStreamGetCaptureInfo(torch.cuda.current_stream().cuda_stream)
-    # The tuple has one more element (edge data) in the CUDA 13 bindings; the graph is found by its type.
-    graph = next(part for part in info if isinstance(part, runtime.cudaGraph_t))
-    return _count(runtime.cudaGraphGetNodes(graph))
-
-
-def _count(answer: Any) -> int:
-    """The node count of cudaGraphGetNodes' answer (error, nodes, [edges,] count)."""
-    if int(answer[0]) != 0:
-        raise RuntimeError(f"cudaGraphGetNodes failed with {answer[0]} during capture.")
-    return int(answer[-1])
+    found = graph_nodes.captured_nodes(strict=True)
+    return None if found is None else found[1]

@@ -21,10 +21,51 @@ import torch.nn.functional as F
 
 from fusionscope.fusion_runtime import quant
 from fusionscope.fusion_runtime.decode.one_launch import one_launch
+from fusionscope.fusion_runtime.decode.reference_attention import (
+    concat,
+    gate_mul,
+    gdn_update,
+    gqa_decode,
+    qk_norm_rope,
+)
 from fusionscope.fusion_runtime.decode.reference_mhc import hc_coefficients
 from fusionscope.fusion_runtime.quant import InputQuant, QuantisedActivation
 
 Tensor = Any
+
+__all__ = [
+    "add",
+    "add_rmsnorm",
+    "argmax",
+    "batched_heads",
+    "cache_write",
+    "causal_conv1d_update",
+    "concat",
+    "embed",
+    "expand_streams",
+    "fp8_linear",
+    "gate_mul",
+    "gated_rmsnorm",
+    "gdn_update",
+    "gqa_decode",
+    "hc_pre",
+    "indexer_logits",
+    "kda_update",
+    "linear",
+    "mhc_post",
+    "mla_decode",
+    "moe_align",
+    "moe_gemm",
+    "moe_sum_reduce",
+    "qk_norm_rope",
+    "quantise",
+    "rmsnorm",
+    "router",
+    "router_gemm",
+    "silu_mul_clamp",
+    "stream_mean",
+    "topk_blocks",
+]
 
 FP8_MAX = 448.0
 BLOCK = 128
@@ -256,11 +297,14 @@ def kda_update(
 
 
 @one_launch
-def gated_rmsnorm(o: Tensor, gate: Tensor, w: Tensor, eps: float) -> Tensor:
-    """o, gate [T, h, d] (gate: token stride), w [d] -> rmsnorm(o over d) * w * sigmoid(gate), [T, h, d]."""
+def gated_rmsnorm(o: Tensor, gate: Tensor, w: Tensor, eps: float, silu: bool = False) -> Tensor:
+    """o, gate [T, h, d] (gate: token stride), w [d] -> rmsnorm(o over d) * w * sigmoid(gate), [T, h, d].
+
+    silu: times silu(gate) in its place.
+    """
     of = _f32(o)
     normed = of * torch.rsqrt(of.square().mean(-1, keepdim=True) + eps) * w
-    return _as(normed * torch.sigmoid(_f32(gate)), o)
+    return _as(normed * (F.silu(_f32(gate)) if silu else torch.sigmoid(_f32(gate))), o)
 
 
 # --- MLA with the top-k indexer ---------------------------------------------------------------------------------
@@ -295,11 +339,13 @@ def topk_blocks(logits: Tensor, n: int) -> Tensor:
 
 
 @one_launch
-def mla_decode(q_lat: Tensor, kv_cache: Tensor, block_idx: Tensor | None, kpool: int, sm_scale: float) -> Tensor:
-    """q_lat [T, h, D], kv_cache [T, C, D], block_idx [T, n] int32 or None (all pools) -> o_lat [T, h, D].
+def mla_decode(
+    q_lat: Tensor, kv_cache: Tensor, block_idx: Tensor | None, kpool: int, sm_scale: float, latent: int
+) -> Tensor:
+    """q_lat [T, h, D], kv_cache [T, C, D], block_idx [T, n] int32 or None (all pools) -> o_lat [T, h, latent].
 
     Softmax attention of every head over the tokens of the chosen pools; pool p holds cache rows p*kpool to
-    (p+1)*kpool - 1. Keys and values are the same latent rows.
+    (p+1)*kpool - 1. Keys are whole rows, values their first `latent` columns.
     """
     tokens, context, width = kv_cache.shape
     rows = kv_cache
@@ -308,7 +354,7 @@ def mla_decode(q_lat: Tensor, kv_cache: Tensor, block_idx: Tensor | None, kpool:
         first = torch.arange(tokens, device=kv_cache.device)[:, None] * (context // kpool)
         rows = pools[(block_idx + first).view(-1)].view(tokens, -1, width)
     scores = torch.bmm(_f32(q_lat), _f32(rows).transpose(1, 2)).mul_(sm_scale)
-    return _as(torch.bmm(torch.softmax(scores, -1), _f32(rows)), q_lat)
+    return _as(torch.bmm(torch.softmax(scores, -1), _f32(rows[..., :latent])), q_lat)
 
 
 # --- mixture of experts -----------------------------------------------------------------------------------------
@@ -321,14 +367,24 @@ def router_gemm(x: Tensor, w: Tensor) -> Tensor:
 
 
 @one_launch
-def router(logits: Tensor, bias: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def router(
+    logits: Tensor, bias: Tensor, k: int, groups: int = 1, kept: int = 1, softmax: bool = False
+) -> tuple[Tensor, Tensor]:
     """logits [T, E] f32, bias [E] f32 -> (ids [T, k] int32, weights [T, k] f32).
 
-    Scores are sigmoids; the k highest score + bias are chosen (best first, the lower id first on a tie); weights are
-    their scores without bias, normalised to sum 1.
+    Scores are sigmoids, or a softmax over the experts; the k highest score + bias are chosen (best first, the lower
+    id first on a tie); weights are their scores without bias, normalised to sum 1. groups > 1: only experts of the
+    `kept` best groups can be chosen, a group being E / groups neighbours and as good as its two best score + bias.
     """
-    scores = torch.sigmoid(logits)
-    ids = (scores + bias).sort(stable=True, dim=-1, descending=True).indices[:, :k]
+    scores = torch.softmax(logits, -1) if softmax else torch.sigmoid(logits)
+    biased = scores + bias
+    if groups > 1:
+        grouped = biased.unflatten(-1, (groups, -1))
+        worth = grouped.topk(2, -1).values.sum(-1)
+        best = worth.sort(stable=True, dim=-1, descending=True).indices[:, :kept]
+        out = torch.ones_like(worth, dtype=torch.bool).scatter_(-1, best, False)
+        biased = grouped.masked_fill(out[..., None], float("-inf")).flatten(-2)
+    ids = biased.sort(stable=True, dim=-1, descending=True).indices[:, :k]
     weights = scores.gather(-1, ids)
     return ids.int(), weights / weights.sum(-1, keepdim=True)
 

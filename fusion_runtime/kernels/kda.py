@@ -50,21 +50,30 @@ def fused_recurrent_gated_delta_rule_update_kernel(
     lower_bound,
     d: tl.constexpr,
     block_v: tl.constexpr,
+    each: tl.constexpr,
+    per_head: tl.constexpr,
 ):
     """Program (token, head, block of value columns): S *= exp(g); S += k (x) beta (v - k.S); o = q.S.
 
-    state [T, h, d, d] float32 (key rows, value columns), in place; columns are independent of each other.
+    state [T, h, d, d] float32 (key rows, value columns), in place; columns are independent of each other. `each` value
+    heads share a query and key head. per_head: one decay a head by a softplus, else one a key row by a sigmoid.
     """
     token, head = tl.program_id(0), tl.program_id(1)
+    shared = head // each
     row = tl.arange(0, d)
     col = tl.program_id(2) * block_v + tl.arange(0, block_v)
-    qf = tl.load(q + token * q_stride + head * d + row).to(tl.float32)
-    kf = tl.load(k + token * k_stride + head * d + row).to(tl.float32)
+    qf = tl.load(q + token * q_stride + shared * d + row).to(tl.float32)
+    kf = tl.load(k + token * k_stride + shared * d + row).to(tl.float32)
     vf = tl.load(v + token * v_stride + head * d + col).to(tl.float32)
     qf = qf * tl.rsqrt(tl.sum(qf * qf, 0) + 1e-6) * tl.rsqrt(d * 1.0)
     kf = kf * tl.rsqrt(tl.sum(kf * kf, 0) + 1e-6)
-    decay = tl.load(f + token * f_stride + head * d + row).to(tl.float32) + tl.load(dt_bias + head * d + row)
-    g = lower_bound * tl.sigmoid(tl.exp(tl.load(a_log + head)) * decay)
+    if per_head:
+        decay = tl.load(f + token * f_stride + head).to(tl.float32) + tl.load(dt_bias + head)
+        soft = tl.where(decay > 20.0, decay, tl.log(1.0 + tl.exp(tl.minimum(decay, 20.0))))
+        g = tl.zeros((d,), tl.float32) - tl.exp(tl.load(a_log + head)) * soft
+    else:
+        decay = tl.load(f + token * f_stride + head * d + row).to(tl.float32) + tl.load(dt_bias + head * d + row)
+        g = lower_bound * tl.sigmoid(tl.exp(tl.load(a_log + head)) * decay)
     strength = tl.sigmoid(tl.load(beta + token * beta_stride + head).to(tl.float32))
     at = state + ((token * heads + head) * d + row[:, None]).to(tl.int64) * d + col[None, :]
     s = tl.load(at) * tl.exp(g)[:, None]

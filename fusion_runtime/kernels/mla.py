@@ -71,21 +71,29 @@ def mla_decode_kernel(
     sm_scale,
     kpool: tl.constexpr,
     indexed: tl.constexpr,
+    rotated: tl.constexpr,
     block_h: tl.constexpr,
     block_n: tl.constexpr,
     block_d: tl.constexpr,
 ):
-    """Program (token, split): softmax attention of all heads over the split's share of the chosen rows.
+    """Program (token, split, block of heads): softmax attention over the split's share of the chosen rows.
 
-    q [T, h, D]; kv_cache [T, C, D], keys and values alike; pool_index [T, chosen / kpool]; leaves the split's own
-    normalised output in part [T, splits, h, D] f32 and its log-sum-exp in part_lse [T, splits, h].
+    q [T, h, D + rotated]; kv_cache [T, C, D + rotated]: keys are whole rows, values their first D = width columns;
+    `rotated` is 0 or a power of two. pool_index [T, chosen / kpool]; leaves the split's own normalised output in part
+    [T, splits, h, D] f32 and its log-sum-exp in part_lse [T, splits, h].
     """
     token, split = tl.program_id(0), tl.program_id(1)
-    head = tl.arange(0, block_h)
+    head = tl.program_id(2) * block_h + tl.arange(0, block_h)
     d = tl.arange(0, block_d)
+    wide = width + rotated
     q_mask = (head < heads)[:, None] & (d < width)[None, :]
-    query = tl.load(q + (token * heads + head[:, None]) * width + d[None, :], mask=q_mask, other=0.0)
-    rows = kv_cache + token.to(tl.int64) * context * width
+    query = tl.load(q + (token * heads + head[:, None]) * wide + d[None, :], mask=q_mask, other=0.0)
+    if rotated > 0:
+        turn = width + tl.arange(0, rotated)
+        q_turned = tl.load(
+            q + (token * heads + head[:, None]) * wide + turn[None, :], mask=(head < heads)[:, None], other=0.0
+        )
+    rows = kv_cache + token.to(tl.int64) * context * wide
     pools = chosen // kpool
     top = tl.full((block_h,), float("-inf"), tl.float32)
     norm = tl.zeros((block_h,), tl.float32)
@@ -99,11 +107,15 @@ def mla_decode_kernel(
         if indexed:
             row = tl.load(pool_index + token * pools + n // kpool, mask=inside, other=0) * kpool + n % kpool
         kv = tl.load(
-            rows + row[:, None].to(tl.int64) * width + d[None, :],
+            rows + row[:, None].to(tl.int64) * wide + d[None, :],
             mask=inside[:, None] & (d < width)[None, :],
             other=0.0,
         )
-        score = tl.dot(query, tl.trans(kv), input_precision="ieee") * sm_scale
+        score = tl.dot(query, tl.trans(kv), input_precision="ieee")
+        if rotated > 0:
+            turned = tl.load(rows + row[:, None].to(tl.int64) * wide + turn[None, :], mask=inside[:, None], other=0.0)
+            score += tl.dot(q_turned, tl.trans(turned), input_precision="ieee")
+        score *= sm_scale
         score = tl.where(inside[None, :], score, float("-inf"))
         higher = tl.maximum(top, tl.max(score, 1))
         weight = tl.exp(score - higher[:, None])

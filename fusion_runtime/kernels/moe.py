@@ -7,14 +7,40 @@ import triton.language as tl
 
 
 @triton.jit
-def _router_triton_kernel(logits, bias, ids, weights, experts, k: tl.constexpr, block_e: tl.constexpr,
+def _best_groups(left, groups: tl.constexpr, kept: tl.constexpr, per: tl.constexpr):
+    """left [groups * per], minus infinity outside the `kept` groups whose two best entries sum highest."""
+    grouped = tl.reshape(left, (groups, per))
+    within = tl.arange(0, per)[None, :]
+    top = tl.max(grouped, 1)
+    at = tl.min(tl.where(grouped == top[:, None], within, per), 1)
+    worth = top + tl.max(tl.where(within == at[:, None], float("-inf"), grouped), 1)
+    group = tl.arange(0, groups)
+    one, other = tl.reshape(worth, (groups, 1)), tl.reshape(worth, (1, groups))
+    before = (other > one) | ((other == one) & (group[None, :] < group[:, None]))
+    stays = tl.sum(before.to(tl.int32), 1) < kept
+    return tl.reshape(tl.where(stays[:, None], grouped, float("-inf")), (groups * per,))
+
+
+@triton.jit
+def _router_triton_kernel(logits, bias, ids, weights, experts, k: tl.constexpr, groups: tl.constexpr,
+                          kept_groups: tl.constexpr, softmax: tl.constexpr, block_e: tl.constexpr,
                           block_k: tl.constexpr):  # fmt: skip
-    """Program (token,): the k best of sigmoid(logit) + bias, lower id first on a tie; weights without the bias."""
+    """Program (token,): the k best of score + bias, lower id first on a tie; weights without the bias.
+
+    A score is sigmoid(logit), or the softmax over the experts. groups > 1 needs block_e experts.
+    """
     token = tl.program_id(0)
     expert = tl.arange(0, block_e)
     mask = expert < experts
-    score = tl.sigmoid(tl.load(logits + token * experts + expert, mask=mask, other=0.0))
+    logit = tl.load(logits + token * experts + expert, mask=mask, other=float("-inf"))
+    if softmax:
+        raised = tl.exp(logit - tl.max(logit, 0))
+        score = raised / tl.sum(raised, 0)
+    else:
+        score = tl.sigmoid(logit)
     left = tl.where(mask, score + tl.load(bias + expert, mask=mask, other=0.0), float("-inf"))
+    if groups > 1:
+        left = _best_groups(left, groups, kept_groups, block_e // groups)
     place = tl.arange(0, block_k)
     chosen = tl.zeros((block_k,), tl.int32)
     kept = tl.zeros((block_k,), tl.float32)

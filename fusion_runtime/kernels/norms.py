@@ -45,6 +45,15 @@ def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.conste
 
 
 @triton.jit
+def static_quant_fp8_kernel(x, out, scale, elements, block: tl.constexpr):
+    """Program (block,): out e4m3 = x / scale[0], clamped: what quant 1 of store_normed does, as a launch of its own."""
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    mask = at < elements
+    q = tl.div_rn(tl.load(x + at, mask=mask, other=0.0).to(tl.float32), tl.load(scale) + tl.zeros((block,), tl.float32))
+    tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def fused_add_rmsnorm_kernel(
     x, residual, weight, out, total_out, scales, scale, width, eps, weight_bias,
     quant: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
@@ -67,8 +76,10 @@ def fused_add_rmsnorm_kernel(
 
 
 @triton.jit
-def layer_norm_gated_fwd_kernel(x, gate, weight, out, gate_stride, width, eps, heads, block: tl.constexpr):
-    """Program (token, head): rmsnorm over the head, times weight, times sigmoid(gate)."""
+def layer_norm_gated_fwd_kernel(
+    x, gate, weight, out, gate_stride, width, eps, heads, silu: tl.constexpr, block: tl.constexpr
+):
+    """Program (token, head): rmsnorm over the head, times weight, times sigmoid(gate) or silu(gate)."""
     token, head = tl.program_id(0), tl.program_id(1)
     cols = tl.arange(0, block)
     mask = cols < width
@@ -77,4 +88,7 @@ def layer_norm_gated_fwd_kernel(x, gate, weight, out, gate_stride, width, eps, h
     inverse = tl.rsqrt(tl.sum(value * value, 0) / width + eps)
     gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
     opening = tl.load(gate + token * gate_stride + head * width + cols, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + at, value * inverse * gain * tl.sigmoid(opening), mask=mask)
+    by = tl.sigmoid(opening)
+    if silu:
+        by = by * opening
+    tl.store(out + at, value * inverse * gain * by, mask=mask)

@@ -14,9 +14,9 @@ from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.errors import ConsumedTwice, NotReduced, WrongGroup
+from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
 from fusionscope.fusion_runtime.paths import inductor, registry
-from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
 
 T, H, K, P = 3, 32, 2, 8

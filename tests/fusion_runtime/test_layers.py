@@ -19,6 +19,9 @@ from fusionscope.fusion_runtime.decode.layers.mhc import HyperConnection
 from fusionscope.fusion_runtime.decode.layers.mla import MlaAttention
 from fusionscope.fusion_runtime.decode.spec import MODELS
 from fusionscope.fusion_runtime.decode.weights import WeightSource
+from fusionscope.fusion_runtime.norms import Norm
+from fusionscope.fusion_runtime.ownership import Exit
+from fusionscope.fusion_runtime.residual_stream import HyperStream
 
 SPEC = MODELS["tiny"]
 BATCH, CONTEXT = 3, 256
@@ -49,6 +52,10 @@ def silu(v: Any) -> Any:
 
 def rms(v: Any, w: Any) -> Any:
     return v / (v.square().mean(-1, keepdim=True) + SPEC.rms_eps).sqrt() * w.double()
+
+
+def leave(ctx: DecodeContext) -> Exit:
+    return Exit(ctx.group, "the layer", tokens=BATCH)
 
 
 def near(got: Any, want: Any) -> None:
@@ -91,7 +98,7 @@ def test_kda_over_three_steps(ctx: DecodeContext, weights: WeightSource, x: Any)
     conv, state = layer.conv_state.double(), layer.state.double()
     for step in range(3):
         token = x * (1 + step)
-        near(layer.forward(token, ctx).take(), kda_by_hand(layer, token.double(), conv, state))
+        near(layer.forward(token, ctx, leave(ctx)).take(), kda_by_hand(layer, token.double(), conv, state))
         conv = torch.cat([conv[..., 1:], (token.double() @ layer.qkv.weight.double().T)[..., None]], -1)
     near(layer.state, state)
     near(layer.conv_state, conv)
@@ -127,13 +134,13 @@ def test_mla(ctx: DecodeContext, weights: WeightSource, x: Any) -> None:
     layer = MlaAttention(SPEC, weights, "mla", BATCH, CONTEXT)
     assert SPEC.pools_kept(CONTEXT) < CONTEXT // SPEC.index_kpool, "the indexer must have something to leave out"
     want = mla_by_hand(layer, x.double(), layer.kv_cache.double(), layer.index_cache.double())
-    near(layer.forward(x, ctx).take(), want)
-    near(layer.forward(x, ctx).take(), want)
+    near(layer.forward(x, ctx, leave(ctx)).take(), want)
+    near(layer.forward(x, ctx, leave(ctx)).take(), want)
 
 
 def test_dense(ctx: DecodeContext, weights: WeightSource, x: Any) -> None:
     layer = Mlp(SPEC, weights, "dense", SPEC.dense_intermediate)
-    near(layer.forward(x, ctx).take(), swiglu(layer, x.double()))
+    near(layer.forward(x, ctx, leave(ctx)).take(), swiglu(layer, x.double()))
 
 
 def moe_by_hand(layer: MoeFfn, x: Any) -> Any:
@@ -152,7 +159,7 @@ def moe_by_hand(layer: MoeFfn, x: Any) -> Any:
 def finalized(layer: MoeFfn, x: Any, ctx: DecodeContext) -> Any:
     from fusionscope.fusion_runtime.paths.split import SplitPath
 
-    return SplitPath().finalize(layer.forward(x, ctx), ctx).take()
+    return SplitPath().finalize(layer.forward(x, ctx, leave(ctx)), ctx).take()
 
 
 @pytest.mark.parametrize("block", [1, 4])
@@ -186,15 +193,18 @@ def test_whole_layers(ctx: DecodeContext, weights: WeightSource, index: int) -> 
     layer = DecoderLayer(SPEC, weights, index, BATCH, CONTEXT)
     streams = torch.randn((BATCH, 4, SPEC.hidden), generator=torch.Generator().manual_seed(9))
     R = streams.double()
-    x, post, comb = read_by_hand(layer.attention_mhc, R)
+    x, post, comb = read_by_hand(layer.attention_read, R)
     if isinstance(layer.attention, MlaAttention):
         caches = layer.attention.kv_cache.double(), layer.attention.index_cache.double()
         y = mla_by_hand(layer.attention, x, *caches)
     else:
         y = kda_by_hand(layer.attention, x, layer.attention.conv_state.double(), layer.attention.state.double())
     R = write_by_hand(y, R, post, comb)
-    x, post, comb = read_by_hand(layer.ffn_mhc, R)
+    x, post, comb = read_by_hand(layer.ffn_read, R)
     y = moe_by_hand(layer.ffn, x) if isinstance(layer.ffn, MoeFfn) else swiglu(layer.ffn, x)
-    near(layer.forward(streams, ctx), write_by_hand(y, R, post, comb))
+    stream = HyperStream(ctx, 1)
+    stream.resume(streams)
+    stream.finalize(layer.forward(None, stream, ctx), Norm(layer.ffn_read.norm, SPEC.rms_eps))
+    near(stream.streams, write_by_hand(y, R, post, comb))
     kinds = type(layer.attention).__name__, type(layer.ffn).__name__
     assert kinds == {0: ("KdaAttention", "Mlp"), 3: ("MlaAttention", "MoeFfn"), 4: ("KdaAttention", "MoeFfn")}[index]

@@ -34,10 +34,13 @@ def events(model: DecodeModel) -> list[Any]:
     return list(prof.events())
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
 @pytest.mark.parametrize("size", [2, 4])
-def test_every_tp_computes_the_same_model(size: int, lockstep: Callable[..., list[Any]]) -> None:
+def test_every_tp_computes_the_same_model(name: str, size: int, lockstep: Callable[..., list[Any]]) -> None:
+    spec = MODELS[name].scaled().truncated(5)
+
     def two_steps(group: Any) -> tuple[Any, Any]:
-        model = build(TINY, group)
+        model = build(spec, group)
         model.step()
         return model.logits(), model.step()
 
@@ -45,15 +48,17 @@ def test_every_tp_computes_the_same_model(size: int, lockstep: Callable[..., lis
     for logits, ids in lockstep(size, two_steps):
         torch.testing.assert_close(logits, want, atol=2e-4, rtol=2e-4)
         assert torch.equal(ids, want_ids)
-    assert want.shape == (4, TINY.vocab) and want.std() > 0.1
+    assert want.shape == (4, spec.vocab) and want.std() > 0.1
 
 
-def test_sites_of_a_step_are_the_spec_s_boundary_map() -> None:
-    model = build(GLM)
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_sites_of_a_step_are_the_spec_s_boundary_map(name: str) -> None:
+    spec = MODELS[name].scaled()
+    model = build(spec)
     for _ in range(2):
         model.step()
         rows = [(row.boundary, row.subtype, row.layer) for row in model.ctx.recorder.rows]
-        assert rows == [site[:3] for site in GLM.boundary_map()]
+        assert rows == [site[:3] for site in spec.boundary_map()]
     assert {row.path for row in model.ctx.recorder.rows} == {"split"}
     assert {(row.first_node, row.last_node) for row in model.ctx.recorder.rows} == {(-1, -1)}
 
@@ -109,13 +114,29 @@ def test_a_lost_reduction_ends_the_forward_with_an_error(monkeypatch: pytest.Mon
     layer = model.layers[1]
     whole = layer.forward
 
-    def forgetful(streams: Any, ctx: Any) -> Any:
-        PartialSum(streams[:, 0], ctx.group, "layer1.forgotten")
-        return whole(streams, ctx)
+    def forgetful(update: Any, stream: Any, ctx: Any) -> Any:
+        PartialSum(torch.ones(4, 8), ctx.group, "layer1.forgotten")
+        return whole(update, stream, ctx)
 
     monkeypatch.setattr(layer, "forward", forgetful)
     with pytest.raises(Unconsumed, match=r"layer1\.forgotten"):
         model.step()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3-nextn", "qwen3.5-moe", "llama"])
+def test_inductor_does_not_change_a_model_with_an_ordinary_residual(name: str) -> None:
+    spec = MODELS[name].scaled().truncated(5)
+    split, fused = build(spec), build(spec, paths="ar_norm=inductor,moe_finalize=inductor")
+    torch.testing.assert_close(fused.logits(), split.logits(), atol=1e-4, rtol=1e-4)
+    assert {row.path for row in fused.ctx.recorder.rows} == {"inductor"}
+
+
+def test_a_site_of_one_layer_can_take_another_path() -> None:
+    model = build(TINY, paths="mhc_post:ffn_exit@3=triton")
+    model.step()
+    declined = [(row.subtype, row.layer) for row in model.ctx.recorder.rows if row.declined]
+    assert declined == [("ffn_exit", 3)]
 
 
 def test_same_seed_same_tokens_and_wrong_use() -> None:

@@ -45,16 +45,6 @@ def test_under_capture_the_node_counts_bracket_the_site(monkeypatch: pytest.Monk
     assert [(row.first_node, row.last_node) for row in recorder.rows] == [(4, 7), (5, 7)]
 
 
-@pytest.mark.parametrize("answer", [(0, [], 12), (0, [], [], 12)])
-def test_both_layouts_of_the_bindings_are_read(answer: tuple[object, ...]) -> None:
-    assert module._count(answer) == 12
-
-
-def test_a_failed_node_count_is_an_error() -> None:
-    with pytest.raises(RuntimeError, match="cudaGraphGetNodes failed with 1"):
-        module._count((1, [], 0))
-
-
 def test_one_launch_hides_its_inside_and_only_that() -> None:
     @one_launch
     def inner(x: object) -> object:

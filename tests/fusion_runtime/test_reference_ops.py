@@ -195,13 +195,13 @@ def test_mla_decode_attends_to_the_chosen_pools_only() -> None:
     q, cache = draw(1, T, h, D), draw(2, T, C, D)
     chosen = torch.tensor([[5, 0], [2, 3]], dtype=torch.int32)
     everything = torch.arange(6, dtype=torch.int32).expand(T, 6)
-    for picked, argument in ((chosen, chosen), (everything, None)):
-        got = ops.mla_decode(q, cache, argument, pool, 0.3)
+    for picked, argument, latent in ((chosen, chosen, D), (everything, None, D), (chosen, chosen, D - 1)):
+        got = ops.mla_decode(q, cache, argument, pool, 0.3, latent)
         for t in range(T):
             rows = [int(p) * pool + i for p in picked[t] for i in range(pool)]
             for i in range(h):
                 weights = [math.exp(0.3 * float(q[t, i] @ cache[t, row])) for row in rows]
-                mixed = sum(w * cache[t, row].double() for w, row in zip(weights, rows, strict=True))
+                mixed = sum(w * cache[t, row, :latent].double() for w, row in zip(weights, rows, strict=True))
                 same(got[t, i], mixed / sum(weights))
 
 

@@ -10,7 +10,7 @@ from fusionscope.fusion_runtime.context import DecodeContext
 from fusionscope.fusion_runtime.decode.one_launch import reshaped, split
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
-from fusionscope.fusion_runtime.ownership import PartialSum
+from fusionscope.fusion_runtime.ownership import Exit, Full, PartialSum
 
 Tensor = Any
 
@@ -42,7 +42,7 @@ class KdaAttention:
         self.conv_state = torch.cat([weights.normal(f"{name}.past_{part}", past, shard=1) for part in "qkv"], 1)
         self.state = weights.normal(f"{name}.state", (batch, heads, dim, dim), shard=1, std=0.1, dtype=torch.float32)
 
-    def forward(self, x: Tensor, ctx: DecodeContext) -> PartialSum:
+    def forward(self, x: Tensor, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
         """x [T, H] -> this rank's addend [T, H]; advances the convolution's and the recurrent state in place."""
         ops, spec, rank = ctx.ops, self.spec, self.spec.kda_lora
         heads = (x.shape[0], self.heads, spec.kda_head_dim)
@@ -63,4 +63,4 @@ class KdaAttention:
         )
         o = ops.gated_rmsnorm(o, reshaped(gate, *heads), self.out_norm, spec.rms_eps)
         y = reshaped(o, x.shape[0], self.width)
-        return PartialSum(ops.fp8_linear(y, self.out.weight, self.out.scale), ctx.group, f"{self.name}.out")
+        return exit.hand_on(ops.fp8_linear(y, self.out.weight, self.out.scale))

@@ -77,3 +77,9 @@ def test_the_activation_carries_its_key_and_scales():
 def test_a_format_without_a_kernel_is_no_silent_bf16():
     with pytest.raises(KeyError):
         launch_norm.normed_output(torch.randn(2, 64), InputQuant(MXFP4))
+
+
+def test_the_launch_of_its_own_divides_alike():
+    x, scale, out = torch.randn(3, 200), torch.tensor([0.003]), torch.full((3, 200), float("nan"))
+    norms.static_quant_fp8_kernel[(5,)](x, out, scale, x.numel(), block=128)
+    assert torch.equal(out, (x / scale).clamp(-FP8_MAX, FP8_MAX))

@@ -202,10 +202,12 @@ def test_topk_takes_the_lower_index_on_a_tie():
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_mla_decode(indexed):
-    q, cache = torch.randn(T, 3, 24), torch.randn(T, 80, 24)
+@pytest.mark.parametrize(("heads", "latent"), [(3, 24), (3, 16), (70, 16)])
+def test_mla_decode(indexed, heads, latent):
+    """Rows of 24 columns: all latent, or 16 latent and 8 rotated, which are keys only; 70 heads take two programs."""
+    q, cache = torch.randn(T, heads, 24), torch.randn(T, 80, 24)
     pools = torch.stack([torch.randperm(20)[:11] for _ in range(T)]).int() if indexed else None
-    close(ops.mla_decode(q, cache, pools, 4, 0.2), ref.mla_decode(q, cache, pools, 4, 0.2), 2e-5)
+    close(ops.mla_decode(q, cache, pools, 4, 0.2, latent), ref.mla_decode(q, cache, pools, 4, 0.2, latent), 2e-5)
 
 
 def test_every_reference_operation_has_a_counterpart():
