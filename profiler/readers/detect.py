@@ -13,6 +13,8 @@ from fusionscope.profiler.readers import (
     kineto,
     nsys_sqlite,
     packed,
+    perfetto,
+    perfetto_packets,
     rocpd,
     rocprofv3_csv,
     rocprofv3_json,
@@ -42,6 +44,9 @@ def read_trace(path: str | Path) -> Trace:
 def _reader(path: Path, packing: str, head: bytes) -> _Reader:
     if head.startswith(_SQLITE):
         return _sqlite_reader(path)
+    # Before JSON: a packet begins with what is a line feed in a text.
+    if perfetto_packets.is_perfetto(head):
+        return perfetto.read
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return rocprofv3_json.read if rocprofv3_json.is_rocprofv3(head) else kineto.read

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -158,7 +159,7 @@ class _Set:
             }
         )
 
-    def _gpu_keys(self) -> list[tuple[object, object]]:
+    def _gpu_keys(self) -> list[tuple[Any, Any]]:
         return [key for key, kind in zip(_keys(self._agents), self._agents["type"], strict=True) if kind == "GPU"]
 
     def gpus(self) -> list[str]:
@@ -173,7 +174,7 @@ def _host(parts: list[_Set]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return regions.loc[~marker, list(CALLS)], regions.loc[marker, list(RANGES)]
 
 
-def _keys(rows: pd.DataFrame, column: str = "id") -> list[tuple[object, object]]:
+def _keys(rows: pd.DataFrame, column: str = "id") -> list[tuple[Any, Any]]:
     """Row ids repeat between the processes of a merged file: (guid, id) is one row."""
     return list(zip(rows["guid"], rows[column], strict=True))
 

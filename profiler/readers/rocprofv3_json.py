@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
 from fusionscope.profiler.readers.json_stream import JsonStream, lenient
+from fusionscope.profiler.readers.rows import Numbers
 from fusionscope.profiler.trace import Trace
 
 _HEAD = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"')
@@ -101,24 +100,6 @@ def _walk(stream: JsonStream, processes: list[_Process]) -> None:
     stream.take(b"]")
 
 
-class _Numbers:
-    """Rows of whole numbers, packed: tens of millions fit in memory."""
-
-    def __init__(self, *names: str) -> None:
-        self._columns = {name: array("q") for name in names}
-
-    def add(self, *values: int) -> None:
-        for column, value in zip(self._columns.values(), values, strict=True):
-            # Handles of queues and agents can be addresses, which are unsigned.
-            column.append(value & _NONE if value > _NONE else value)
-
-    def __len__(self) -> int:
-        return len(next(iter(self._columns.values())))
-
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame({name: np.array(column, dtype="int64") for name, column in self._columns.items()})
-
-
 _TIMES = ("start_ns", "end_ns", "correlation")
 
 
@@ -130,10 +111,10 @@ class _Process:
         self.agents: list[dict[str, Any]] = []
         self.symbols: dict[int, tuple[str, str]] = {}
         self.kinds: list[dict[str, Any]] = []
-        self._dispatches = _Numbers("device", "stream", "kernel", *_TIMES, "graph", "node")
-        self._copies = _Numbers("to", "from", "stream", "kind", "operation", *_TIMES)
-        self._calls = _Numbers("thread", "kind", "operation", *_TIMES)
-        self._markers = _Numbers("thread", "kind", "operation", *_TIMES)
+        self._dispatches = Numbers("device", "stream", "kernel", *_TIMES, "graph", "node")
+        self._copies = Numbers("to", "from", "stream", "kind", "operation", *_TIMES)
+        self._calls = Numbers("thread", "kind", "operation", *_TIMES)
+        self._markers = Numbers("thread", "kind", "operation", *_TIMES)
         self._messages: dict[int, str] = {}
         self.warnings: list[str] = []
         self.device = self.calls = self.ranges = pd.DataFrame()

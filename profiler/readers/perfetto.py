@@ -1,0 +1,216 @@
+"""Perfetto traces with GPU work: rocprofv3's .pftrace, torch.profiler's categories in Perfetto, GPU render stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.readers import packed
+from fusionscope.profiler.readers.assemble import CALLS, RANGES, Found, assemble
+from fusionscope.profiler.readers.perfetto_packets import Packets
+from fusionscope.profiler.readers.rows import Numbers, Texts
+from fusionscope.profiler.trace import Trace
+
+_KINDS = ("kernel", "memcpy", "memset")
+#: Categories of rocprofv3 and of torch.profiler.
+_GPU = {
+    "kernel_dispatch": "kernel",
+    "kernel": "kernel",
+    "memory_copy": "memcpy",
+    "gpu_memcpy": "memcpy",
+    "gpu_memset": "memset",
+}
+_CALLS = {"hip_api", "hip_runtime_api", "rccl_api", "cuda_runtime", "cuda_driver"}
+_RANGES = {"marker_api", "user_annotation"}
+_BEGIN, _END = 1, 2
+_ADVICE = "record again with `rocprofv3 --output-format csv` or `rocpd`, and a larger --perfetto-buffer-size"
+_Notes = dict[str, Any]
+
+
+def read(path: str | Path) -> Trace:
+    """The tables of one trace, packed or not. Raises UnreadableTrace with the byte at which it breaks.
+
+    rocprofv3 moves the ends of kernels that overlap on one queue before it writes them, so a warning says that the
+    durations are adjusted.
+    """
+    path = Path(path)
+    reading = _Reading()
+    try:
+        with packed.opened(path) as file:
+            packets = Packets(file, path)
+            for packet, writer, time in packets:
+                reading.add(packet, writer, time)
+    except packed.DAMAGE as error:
+        raise packed.damaged(path, packed.head(path)[0], error) from error
+    return assemble(reading.found(path, packets))
+
+
+class _Reading:
+    """What has been read so far of one file."""
+
+    def __init__(self) -> None:
+        self.device = Numbers(
+            "track", "pid", "device", "stream", "kind", "text", "start_ns", "end_ns", "correlation", "graph", "node"
+        )
+        self.host = Numbers("track", "pid", "thread", "sort", "text", "start_ns", "end_ns", "correlation")
+        self.texts = Texts()
+        #: Uuids of tracks are unsigned and random: rows hold their number here.
+        self._tracks: dict[int, int] = {}
+        self._open: dict[int, list[tuple[str, str, int, _Notes]]] = {}
+        self._parents: dict[int, int] = {}
+        self._processes: dict[int, int] = {}
+        self._threads: dict[int, int] = {}
+        self.categories: dict[str, int] = {}
+        self.adjusted = 0
+        self.unmatched = 0
+
+    def add(self, packet: Any, writer: Any, time: int) -> None:
+        pid = packet.trusted_pid if packet.HasField("trusted_pid") else -1
+        if packet.HasField("track_descriptor"):
+            self._track(packet.track_descriptor)
+        elif packet.HasField("track_event"):
+            self._event(packet.track_event, writer, time, pid)
+        elif packet.HasField("gpu_render_stage_event"):
+            self._stage(packet.gpu_render_stage_event, writer, time, pid)
+
+    def _track(self, track: Any) -> None:
+        self._parents[track.uuid] = track.parent_uuid
+        if track.HasField("process"):
+            self._processes[track.uuid] = track.process.pid
+        if track.HasField("thread"):
+            self._processes[track.uuid] = track.thread.pid
+            self._threads[track.uuid] = track.thread.tid
+
+    def _event(self, event: Any, writer: Any, time: int, pid: int) -> None:
+        track = event.track_uuid or writer.track
+        stack = self._open.setdefault(track, [])
+        if event.type == _BEGIN:
+            known = writer.interned.get("event_categories", {})
+            category = next(iter(event.categories), "") or next((known.get(i, "") for i in event.category_iids), "")
+            name = event.name or writer.interned.get("event_names", {}).get(event.name_iid, "")
+            stack.append((category, name, time, _notes(event, writer)))
+        elif event.type == _END:
+            if not stack:
+                self.unmatched += 1
+                return
+            category, name, start, notes = stack.pop()
+            notes.update(_notes(event, writer))
+            self._slice(track, pid, category.lower(), name, start, time, notes)
+
+    def _slice(self, track: int, pid: int, category: str, name: str, start: int, end: int, notes: _Notes) -> None:
+        self.categories[category] = self.categories.get(category, 0) + 1
+        track = self._tracks.setdefault(track, len(self._tracks))
+        text, correlation = self.texts.code(name), _number(notes, "corr_id", "correlation", "correlation_id")
+        if category in _GPU:
+            # The annotations are the profiler's own stamps; the slice's may have gone through another clock.
+            first, last = _number(notes, "begin_ns"), _number(notes, "end_ns")
+            if 0 <= first <= last and last > 0:
+                start, end = first, last
+            self.adjusted += "begin_ns" in notes
+            device = _number(notes, "agent", "device", "device_id")
+            stream = _number(notes, "stream_ID", "stream_id", "stream", "queue")
+            node, graph = _number(notes, "graph node id", "graph_node_id"), _number(notes, "graph id", "graph_exec_id")
+            if node >= 1 << 32:
+                graph, node = node >> 32, node & 0xFFFFFFFF
+            graph, node = (graph, node) if graph > 0 else (-1, -1)
+            kind = _KINDS.index(_GPU[category])
+            self.device.add(track, pid, device, stream, kind, text, start, end, correlation, graph, node)
+        elif category in _CALLS or category in _RANGES:
+            self.host.add(track, pid, _number(notes, "tid"), int(category in _RANGES), text, start, end, correlation)
+
+    def _stage(self, event: Any, writer: Any, time: int, pid: int) -> None:
+        symbols = writer.interned.get("kernel_symbols", {})
+        interned = writer.interned.get("event_names", {})
+        named = event.name or interned.get(event.name_iid, "") or symbols.get(event.kernel_iid, "")
+        name = named or writer.stages.get(event.stage_iid, "")
+        queue = int(event.hw_queue_iid or event.hw_queue_id)
+        text, end = self.texts.code(name), time + event.duration
+        track = self._tracks.setdefault(0, len(self._tracks))
+        self.device.add(track, pid, event.gpu_id, queue, 0, text, time, end, event.submission_id or -1, -1, -1)
+        self.categories["gpu render stage"] = self.categories.get("gpu render stage", 0) + 1
+
+    def found(self, path: Path, packets: Packets) -> Found:
+        device, host = self.device.frame(), self.host.frame()
+        if not len(device):
+            raise UnreadableTrace(_nothing(path, self.categories))
+        kinds = pd.Series(list(_KINDS), dtype="object")
+        rows = device.assign(kind=kinds.reindex(device["kind"]).to_numpy(), name=self.texts.column(device["text"]))
+        rows["process"] = self._process_of(device)
+        host = host.assign(name=self.texts.column(host["text"]), process=self._process_of(host))
+        on_thread = {number: self._threads.get(uuid, -1) for uuid, number in self._tracks.items()}
+        threads = host["track"].map(on_thread).fillna(-1).astype("int64")
+        host["thread"] = host["thread"].where(host["thread"] >= 0, threads)
+        marks = host["sort"] == 1
+        open_slices = sum(map(len, self._open.values()))
+        return Found(
+            path,
+            rows.drop(columns=["track", "pid", "text"]),
+            host.loc[~marks, list(CALLS)],
+            host.loc[marks, list(RANGES)],
+            {"profiler": "rocprofv3 (Perfetto)" if self.adjusted else "Perfetto"},
+            _doubts(self.adjusted, packets, open_slices + self.unmatched),
+            _ADVICE,
+        )
+
+    def _process_of(self, rows: pd.DataFrame) -> pd.Series:
+        """The process of the track or of one of those above it, else the writer's."""
+        told: dict[int, int] = {}
+        for uuid, number in self._tracks.items():
+            at, seen = uuid, set[int]()
+            while at and at not in self._processes and at not in seen:
+                seen.add(at)
+                at = self._parents.get(at, 0)
+            told[number] = self._processes.get(at, -1)
+        found = rows["track"].map(told).fillna(-1).astype("int64")
+        return found.where(found >= 0, rows["pid"])
+
+
+def _notes(event: Any, writer: Any) -> _Notes:
+    """Debug annotations by name."""
+    names = writer.interned.get("debug_annotation_names", {})
+    texts = writer.interned.get("debug_annotation_string_values", {})
+    found: _Notes = {}
+    for note in event.debug_annotations:
+        field = note.WhichOneof("value")
+        if field is None:
+            continue
+        value = getattr(note, field)
+        found[note.name or names.get(note.name_iid, "")] = texts.get(value) if field == "string_value_iid" else value
+    return found
+
+
+def _number(notes: _Notes, *names: str) -> int:
+    for name in names:
+        value = notes.get(name)
+        if isinstance(value, str) and value.strip().isdecimal():
+            value = int(value.strip()[:18])
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62:
+            return value
+    return -1
+
+
+def _doubts(adjusted: int, packets: Packets, unfinished: int) -> list[str]:
+    found = []
+    if adjusted:
+        found.append(
+            "rocprofv3 adjusts the times of kernels that overlap on one queue before it writes Perfetto, so durations "
+            "are less trusted here: import its CSV, JSON or database instead where you have it."
+        )
+    if packets.lost:
+        found.append(f"{packets.lost} packets were lost while recording, the end may be missing: {_ADVICE}.")
+    if packets.unknown:
+        found.append(f"{packets.unknown} events came before their names and have none: the start of the trace is lost.")
+    if unfinished:
+        found.append(f"{unfinished} slices have no begin or no end and were left out: the recording was cut.")
+    return found
+
+
+def _nothing(path: Path, categories: dict[str, int]) -> str:
+    seen = ", ".join(sorted(categories, key=lambda name: -categories[name])[:5]) or "none"
+    return (
+        f"{path} is a Perfetto trace without GPU work (categories with slices: {seen}): record kernels, with "
+        "`rocprofv3 --kernel-trace --output-format pftrace`, or torch.profiler with ProfilerActivity.CUDA."
+    )
