@@ -15,15 +15,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from fusionscope.analysis.noise import CONFIDENCE, POWER, SEED
+from fusionscope.analysis.noise import AGAIN, BASE, CANDIDATE, CONFIDENCE, POWER, SEED
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import INCONCLUSIVE, MARGIN, Verdict, judge, us
 from fusionscope.profiler.errors import FusionScopeError
 
 Floats = NDArray[np.float64]
 
-#: Arms by name: the base, the candidate, and the base a second time.
-BASE, CANDIDATE, AGAIN = "base", "candidate", "base again"
 RESAMPLES = 1000
 #: With fewer blocks nothing is known of their spread.
 LEAST_BLOCKS = 4

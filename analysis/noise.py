@@ -17,6 +17,8 @@ RESAMPLES, SEED = 2000, 20261
 #: Replays that make a block where the timings tell of none.
 BLOCK = 10
 CONFIDENCE, POWER = 0.95, 0.80
+#: Arms of a measurement in turn: the base, the candidate, and the base a second time.
+BASE, CANDIDATE, AGAIN = "base", "candidate", "base again"
 
 
 def bootstrap(values: Floats, statistic: Callable[..., Floats] = np.median) -> tuple[float, float]:
@@ -48,6 +50,9 @@ SOURCES = ("untraced", "graph-level trace", "host latency")
 def baseline(timings: pd.DataFrame, rank: int = 0) -> Baseline | None:
     """The most trusted replay times of a rank (table TIMINGS), None where there are none."""
     mine = timings[timings["rank"].isin([rank, -1])]
+    if (mine["arm"] == BASE).any():
+        # A run that measured two arms: its step is that of the base.
+        mine = mine[mine["arm"] == BASE]
     for source in SOURCES:
         rows = mine[mine["source"] == source]
         if len(rows):

@@ -88,6 +88,14 @@ class CudaForward(Replayed):
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         torch.cuda.synchronize()
 
+    def again(self, paths: dict[str, str]) -> CudaForward:
+        """The same model, weights and buffers captured once more, with these paths; this one stays as it is."""
+        from fusionscope.fusion_runtime.context import PathChoice
+        from fusionscope.fusion_runtime.decode.model import make_context
+
+        self.model.ctx = make_context(self.model.group, self.model.device, PathChoice(paths))
+        return CudaForward(self.model)
+
     def timed(self, aligned: bool = True) -> int:
         begin, end = self._events
         begin.record()

@@ -28,9 +28,11 @@ _PR_SET_PDEATHSIG = 1
 _KILLED = re.compile(r"Signal \d+ \((SIG\w+)\) received by PID")
 
 
-def worker_command(plan: CapturePlan, plan_file: Path, phase: str, out: Path, prefix: Sequence[str] = ()) -> list[str]:
+def worker_command(
+    plan: CapturePlan, plan_file: Path, phase: str, out: Path, prefix: Sequence[str] = (), module: str = WORKER
+) -> list[str]:
     """The command line of a phase. `prefix` goes before each rank's own command (a profiler that starts it)."""
-    worker = ["-m", WORKER, "--plan", str(plan_file), "--phase", phase, "--out", str(out)]
+    worker = ["-m", module, "--plan", str(plan_file), "--phase", phase, "--out", str(out)]
     if plan.processes == 1:
         return [*prefix, sys.executable, *worker]
     # The ranks meet on this machine, whatever its host name resolves to: a machine without DNS would wait for it.

@@ -35,12 +35,12 @@ def run_capture(
     """
     check_name(name)
     nsys_path = nsys.require() if plan.profiler == "nsys" else None
-    with _terminable(), tempfile.TemporaryDirectory(prefix="fusionscope-capture-") as folder:
+    with terminable(), tempfile.TemporaryDirectory(prefix="fusionscope-capture-") as folder:
         out = Path(folder)
-        log = _log_file(store)
+        log = log_file(store)
         plan_file = out / "plan.json"
         plans.write(plan, plan_file)
-        env = _environment(plan)
+        env = environment(plan)
         for phase in ("untraced", "traced"):
             prefix = nsys.prefix(nsys_path, out, plan.processes) if nsys_path and phase == "traced" else ()
             line = launch.worker_command(plan, plan_file, phase, out, prefix)
@@ -113,7 +113,7 @@ def _info(
     )
 
 
-def _environment(plan: CapturePlan) -> dict[str, str]:
+def environment(plan: CapturePlan) -> dict[str, str]:
     """What workers need beyond the user's environment; what the user has set is kept."""
     wanted = {"PYTHONUNBUFFERED": "1"}
     if plan.device == "cpu":
@@ -125,7 +125,8 @@ def _environment(plan: CapturePlan) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if key not in os.environ}
 
 
-def _log_file(store: Store) -> Path:
+def log_file(store: Store) -> Path:
+    """A new log in the store. Raises CaptureError where it cannot be written."""
     folder = store.root / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +138,7 @@ def _log_file(store: Store) -> Path:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """SIGTERM ends a capture as Ctrl-C does, so that workers and temporary files are cleared away."""
     if threading.current_thread() is not threading.main_thread():
         yield

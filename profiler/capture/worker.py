@@ -41,13 +41,14 @@ def main(args: list[str] | None = None) -> int:
         report = _run(plan, options.phase, options.out, rank)
     except Exception as error:
         traceback.print_exc()
-        messages.leave(_failure(error, rank), messages.failure_path(options.out, rank))
+        messages.leave(failure(error, rank), messages.failure_path(options.out, rank))
         return 1
     messages.leave(report, messages.report_path(options.out, options.phase, rank))
     return 0
 
 
-def _failure(error: Exception, rank: int) -> Failure:
+def failure(error: Exception, rank: int) -> Failure:
+    """What to tell the user of an error of this rank."""
     from fusionscope.fusion_runtime.errors import RuntimeContractError
 
     if isinstance(error, FusionScopeError | RuntimeContractError):

@@ -1,0 +1,166 @@
+"""Differences of two arms: estimate, interval, noise floor, verdict; and how often each of them is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fusionscope.analysis import ab
+from fusionscope.analysis.noise import baseline
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.trace import table
+
+STEP = 1_000_000.0
+
+
+def measured(
+    saving: float = 0.0,
+    blocks: int = 12,
+    processes: int = 1,
+    noise: float = 1_000.0,
+    between: float = 0.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """TIMINGS of arms with heavy-tailed noise and a steady drift, two turns of two replays in each block."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for process in range(processes):
+        extra = {"base": 0.0, "candidate": rng.normal(0, between) - saving, "base again": rng.normal(0, between)}
+        time = 0
+        for block in range(blocks):
+            order = list(rng.permutation(list(extra)))
+            for arm in [*order, *order[::-1]]:
+                for _ in range(2):
+                    time += 1
+                    rows.append((process, block, arm, STEP + extra[arm] + 5 * time + noise * rng.standard_t(4)))
+    data = pd.DataFrame(rows, columns=["process", "block", "arm", "duration_ns"])
+    data["duration_ns"] = data["duration_ns"].round().astype("int64")
+    return table("timings", data.assign(rank=0, source="untraced"))
+
+
+def test_hodges_lehmann_is_the_median_of_the_means_of_pairs() -> None:
+    # Pairs of 1, 2, 9: means 1, 1.5, 5, 2, 5.5, 9.
+    assert ab.hodges_lehmann(np.array([1.0, 2.0, 9.0])) == 3.5
+
+
+def test_a_block_is_the_mean_of_its_two_turns_and_drift_cancels() -> None:
+    rows = [("base", 10), ("candidate", 12), ("candidate", 13), ("base", 15)]
+    data = pd.DataFrame(rows, columns=["arm", "duration_ns"]).assign(block=0, process=1, rank=0, source="untraced")
+    timings = table("timings", data)
+    assert ab.block_values(timings, "base").tolist() == [12.5]
+    assert [d.tolist() for d in ab.differences(timings, "base", "candidate")] == [[0.0]]
+
+
+def test_nothing_is_dropped_as_an_outlier() -> None:
+    values = np.array([0.0, 1.0, 2.0, 3.0, 1_000.0])
+    assert ab.hodges_lehmann(values) > ab.hodges_lehmann(values[:4])
+
+
+def test_the_same_table_gives_the_same_answer() -> None:
+    timings = measured(3_000, processes=3)
+    assert ab.compare(timings).document() == ab.compare(timings).document()
+
+
+@pytest.mark.parametrize(
+    ("saving", "verdict"), [(30_000, "worth_merging"), (2_500, "below_margin"), (-9_000, "slower")]
+)
+def test_a_plain_difference_gets_its_verdict(saving: float, verdict: str) -> None:
+    found = ab.compare(measured(saving, blocks=30, processes=3))
+    assert found.verdict.class_ == verdict and found.verdict.kind == "measured"
+    assert found.saving.interval_ns[0] < saving < found.saving.interval_ns[1]
+    assert found.blocks_needed == 0
+
+
+def test_no_difference_is_not_measurable_and_equivalent_within_the_margin() -> None:
+    found = ab.compare(measured(0.0, blocks=30, processes=3))
+    assert found.verdict.class_ == "not_measurable" and found.equivalent
+    assert not ab.compare(measured(0.0, blocks=30, processes=3), margin=0.0001).equivalent
+
+
+def test_an_undecided_measurement_says_how_many_blocks_it_needs() -> None:
+    found = ab.compare(measured(6_000, blocks=6, noise=1_500, seed=3))
+    assert found.verdict.class_ == "inconclusive", found.verdict.sentence
+    assert found.blocks_needed is not None and found.blocks_needed > 0
+    assert f"{found.blocks_needed} more blocks" in found.verdict.sentence
+    enough = ab.compare(measured(6_000, blocks=6 + 3 * found.blocks_needed, noise=1_500, seed=3))
+    assert enough.verdict.class_ == "worth_merging"
+
+
+def test_without_an_a_a_arm_the_noise_is_not_known() -> None:
+    timings = measured(30_000)
+    found = ab.compare(timings[timings["arm"] != "base again"])
+    assert found.verdict.class_ == "inconclusive" and "A/A arm" in found.verdict.sentence
+
+
+def test_too_few_blocks_are_refused() -> None:
+    with pytest.raises(FusionScopeError, match="fewer than 4"):
+        ab.compare(measured(blocks=3))
+
+
+def test_one_process_is_told_of() -> None:
+    assert "One process" in ab.compare(measured(30_000)).verdict.sentence
+    assert "One process" not in ab.compare(measured(30_000), paired_processes=False).verdict.sentence
+    assert "One process" not in ab.compare(measured(30_000, processes=2)).verdict.sentence
+
+
+def test_processes_that_differ_widen_the_interval() -> None:
+    alike, apart = (ab.compare(measured(9_000, processes=5, between=b, seed=4)) for b in (0.0, 5_000.0))
+    width = [found.saving.interval_ns[1] - found.saving.interval_ns[0] for found in (alike, apart)]
+    assert width[1] > 3 * width[0]
+
+
+def test_more_blocks_narrow_the_interval_and_lower_the_floor() -> None:
+    few, many = (ab.compare(measured(9_000, blocks=n, processes=2)) for n in (10, 40))
+    width = [found.saving.interval_ns[1] - found.saving.interval_ns[0] for found in (few, many)]
+    assert width[1] < 0.7 * width[0]
+    assert few.mde_ns is not None and many.mde_ns is not None and many.mde_ns < few.mde_ns
+
+
+@given(
+    st.lists(st.integers(-50_000, 50_000), min_size=4, max_size=15),
+    st.integers(-10_000, 10_000),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=30, deadline=None)
+def test_shifting_and_turning_the_differences_shifts_and_turns_the_answer(values, by, chooser) -> None:  # type: ignore[no-untyped-def]
+    one = np.array(values, dtype=float)
+    found, moved, turned = (ab.shift([x]) for x in (one, one + by, -one))
+    assert found is not None and moved is not None and turned is not None
+    assert moved.value_ns == pytest.approx(found.value_ns + by)
+    assert moved.error_ns == pytest.approx(found.error_ns, abs=1e-6)
+    assert turned.value_ns == pytest.approx(-found.value_ns)
+    assert found.interval_ns[0] <= found.value_ns + 1e-6 and found.value_ns - 1e-6 <= found.interval_ns[1]
+
+
+def seen(effect: float, trials: int, **how: float) -> float:
+    """Share of measurements of an effect whose interval excludes nothing."""
+    found = [
+        ab.shift(ab.differences(measured(effect, seed=1_000 + k, **how), "base", "candidate")) for k in range(trials)
+    ]  # type: ignore[arg-type]
+    return float(np.mean([f.interval_ns[0] > 0 for f in found if f is not None]))
+
+
+def test_an_effect_of_the_noise_floor_is_mostly_seen_and_one_of_twice_it_nearly_always() -> None:
+    floors = [ab.compare(measured(seed=trial)).mde_ns for trial in range(40)]
+    floor = float(np.median([f for f in floors if f is not None]))
+    assert 0.7 <= seen(floor, 60) <= 0.95
+    assert seen(2 * floor, 60) >= 0.98
+
+
+@pytest.mark.parametrize(("processes", "between"), [(1, 0.0), (3, 0.0), (3, 1_500.0), (5, 600.0)])
+def test_intervals_cover_and_false_alarms_are_rare(processes: int, between: float) -> None:
+    trials = 60
+    covered = alarms = 0
+    for trial in range(trials):
+        found = ab.compare(measured(blocks=8, processes=processes, between=between, seed=trial))
+        covered += found.saving.interval_ns[0] <= 0 <= found.saving.interval_ns[1]
+        alarms += found.verdict.class_ in ("worth_merging", "below_margin", "slower")
+    assert covered >= 0.9 * trials and alarms <= 0.03 * trials
+
+
+def test_the_step_of_such_a_run_is_that_of_its_base() -> None:
+    found = baseline(measured(300_000))
+    assert found is not None and found.median_ns == pytest.approx(STEP, rel=0.002)

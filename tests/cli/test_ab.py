@@ -1,0 +1,56 @@
+"""`fusionscope ab` as a user runs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+
+def printing(text: str) -> list[str]:
+    return [sys.executable, "-c", f"print({text})"]
+
+
+def test_two_commands_get_a_measured_verdict_and_a_run(fusionscope: Any) -> None:
+    slow, fast = printing("100.0"), printing("90.0")
+    answer = fusionscope("ab", "--blocks", 4, "--name", "mine", "--json", "--", *slow, "--", *fast)
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert (found["base_ns"], found["candidate_ns"], found["saving"]["ns"]) == (100_000, 90_000, 10_000)
+    assert found["verdict"]["class"] == "worth_merging" and found["verdict"]["kind"] == "measured"
+    assert found["saving"]["blocks"] == 4 and found["settings"]["ab"] == "commands"
+    again = fusionscope("ab", "--run", "mine", "--json")
+    assert again.json == found
+    assert "mine" in fusionscope("runs").out
+    assert fusionscope("show", "mine").code == 0
+
+
+def test_for_people_the_verdict_is_a_sentence(fusionscope: Any) -> None:
+    answer = fusionscope("ab", "--blocks", 4, "--", *printing("100.0"), "--", *printing("100.0"))
+    assert answer.code == 0, answer.err
+    assert "No measurable difference" in answer.out and "each turn a process" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "two commands"),
+        (("--blocks", 4, "--", "a"), "with `--` between them"),
+        (("--model", "tiny", "--run", "x"), "Give either"),
+        (("--model", "tiny"), "--candidate is missing"),
+        (("--blocks", 2, "--", *printing("1.0"), "--", *printing("1.0")), "fewer than 4"),
+        (("--run", "example"), "holds no two arms"),
+    ],
+)
+def test_wrong_use_is_one_sentence(fusionscope: Any, arguments: tuple[object, ...], says: str) -> None:
+    answer = fusionscope("ab", *arguments)
+    assert answer.code == 2 and says in answer.err and not answer.out
+
+
+def test_the_model_needs_a_gpu(fusionscope: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    answer = fusionscope("ab", "--model", "tiny", "--tp", 4, "--candidate", "mhc_post=triton")
+    assert answer.code == 2 and "needs a GPU" in answer.err and "fusionscope ab -- A -- B" in answer.err

@@ -1,0 +1,26 @@
+"""`fusionscope ab` on a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpus import needs_gpu
+
+from fusionscope.profiler.store import Store
+
+pytestmark = needs_gpu
+
+
+def test_two_choices_of_paths_in_two_processes(fusionscope: Any, tmp_path: Path) -> None:
+    arguments = ("--model", "glm-5.3-flash", "--tp", 4, "--layers", 4, "--processes", 2, "--blocks", 4)
+    answer = fusionscope("ab", *arguments, "--base", "split", "--candidate", "mhc_post=triton", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["saving"]["processes"] == 2 and found["saving"]["blocks"] == 8
+    assert found["verdict"]["kind"] == "measured" and found["saving"]["ns"] > 0
+    nodes = {arm: int(found["settings"][f"nodes_{arm}"]) for arm in ("base", "candidate", "base_again")}
+    assert nodes["base"] == nodes["base_again"] == nodes["candidate"] + 8
+    assert {"built-in model", "emulated ranks", "truncated layers"} <= set(found["labels"])
+    run = Store(tmp_path / "store").load(found["run"])
+    assert set(run.trace.timings["arm"].astype(str)) == {"base", "candidate", "base again"}
