@@ -8,7 +8,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.names import rank_in_name
@@ -22,8 +24,12 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _DEVICE_TABLES = {KERNEL: "kernel", "CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
 _ROW = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_NAMES = ("demangledName", "shortName", "mangledName")
+#: Stands for NULL where -1 can be a value.
+_NULL = -(2**63)
 # NVTX push/pop and start/end, then the same two of NVTX 1 extensions (ENUM_NSYS_EVENT_TYPE).
 _RANGE_EVENTS = (59, 60, 70, 71)
+_Numbers = dict[str, NDArray[np.int64]]
 _GRAPH_LAUNCH = r"c(?:u|uda)GraphLaunch"
 
 
@@ -59,9 +65,8 @@ def _read(export: Database) -> Trace:
     strings = export.select("StringIds", ("id", "value"))
     names: dict[int, str] = {int(i): str(v) for i, v in strings.itertuples(index=False) if v is not None}
     warnings: list[str] = []
-    device, raw = _device_rows(export, names, warnings)
-    graphs = export.select(GRAPH_TRACE, (*_ROW, "graphId"))
-    graphs = _device_columns(graphs)
+    device = _device_rows(export, names, warnings)
+    graphs = _device_columns(export.numbers(GRAPH_TRACE, (*_ROW, "graphId")))
     calls = _runtime(export, names)
     ranks = FileRanks(
         pd.concat([device, graphs], ignore_index=True) if len(graphs) else device, rank_in_name(export.path)
@@ -76,7 +81,7 @@ def _read(export: Database) -> Trace:
         warnings.append(ranks.sentence())
     launches = table("launches", calls.assign(rank=ranks.of_calls(calls, device)))
     launches = launches[launches["rank"] >= 0].sort_values(["rank", "start_ns"], kind="stable")
-    kernels = table("kernels", device.assign(rank=ranks.of(device), name=raw, raw_name=raw))
+    kernels = table("kernels", device.assign(rank=ranks.of(device), raw_name=device["name"]))
     kernels["replay"], doubts = number_replays(kernels, launches)
     machine = _machine(export)
     if "gpu" not in machine:
@@ -94,83 +99,100 @@ def _read(export: Database) -> Trace:
     )
 
 
-def _device_columns(rows: pd.DataFrame) -> pd.DataFrame:
+def _device_columns(rows: _Numbers) -> pd.DataFrame:
     """The columns of KERNELS that all GPU tables of an export share."""
-    whole = {c: rows[c].fillna(-1).astype("int64") for c in _ROW}
-    duration = whole["end"] - whole["start"]
+    start, end = rows["start"], rows["end"]
+    duration = end - start
     return pd.DataFrame(
         {
-            "start_ns": whole["start"],
-            "duration_ns": duration.clip(lower=0),
-            "device": whole["deviceId"],
-            "stream": whole["streamId"],
-            "correlation": whole["correlationId"],
-            "process": _pid(whole["globalPid"]),
-            "untimed": ((whole["start"] == 0) & (whole["end"] == 0)) | (duration < 0),
+            "start_ns": start,
+            "duration_ns": duration.clip(min=0),
+            "device": rows["deviceId"],
+            "stream": rows["streamId"],
+            "correlation": rows["correlationId"],
+            "process": _pid(rows["globalPid"]),
+            "untimed": ((start == 0) & (end == 0)) | (duration < 0),
         }
     )
 
 
-def _pid(global_id: pd.Series[int]) -> pd.Series[int]:
+def _pid(global_id: NDArray[np.int64]) -> NDArray[np.int64]:
     # Bits 24 to 47; those above number the machine. Floor division is right for ids that read as negative, too.
     return global_id // 2**24 % 2**24
 
 
-def _device_rows(export: Database, names: dict[int, str], warnings: list[str]) -> tuple[pd.DataFrame, pd.Series[str]]:
-    parts, texts = [], []
+def _device_rows(export: Database, names: dict[int, str], warnings: list[str]) -> pd.DataFrame:
+    """All rows of work on a GPU, with `kind` and `name`."""
+    parts = []
+    #: Every distinct name and its code.
+    texts: dict[str, int] = {}
     for name, kind in _DEVICE_TABLES.items():
-        if name not in export.tables:
-            continue
-        optional = ("graphNodeId", "demangledName", "shortName", "mangledName", "copyKind")
-        rows = export.select(name, _ROW, optional)
-        part = _device_columns(rows).assign(kind=kind)
+        rows = export.numbers(name, _ROW, ("graphNodeId", _NAMES[0] if kind == "kernel" else "copyKind"))
+        part = _device_columns(rows)
         # graphNodeId: the graph in the high 32 bits, the node's ordinal in the low ones; 0 and NULL are eager.
-        node = rows["graphNodeId"].fillna(0).astype("int64")
-        part["graph"] = (node // 2**32).where(node != 0, -1)
-        part["node"] = (node % 2**32).where(node != 0, -1)
+        node = rows["graphNodeId"]
+        in_graph = ~np.isin(node, (0, -1))
+        part["graph"] = np.where(in_graph, node // 2**32, -1)
+        part["node"] = np.where(in_graph, node % 2**32, -1)
+        part["kind"] = list(_DEVICE_TABLES.values()).index(kind)
+        part["name"] = (
+            _kernel_names(export, rows[_NAMES[0]], names, texts) if kind == "kernel" else _copy_names(rows, kind, texts)
+        )
         parts.append(part)
-        texts.append(_kernel_names(rows, names) if kind == "kernel" else _copy_names(rows, kind))
-    if not parts:
-        empty = _device_columns(pd.DataFrame(columns=list(_ROW), dtype="object"))
-        return empty.assign(kind="", graph=-1, node=-1), pd.Series(dtype="object")
     device = pd.concat(parts, ignore_index=True)
+    for column, categories in (("kind", list(_DEVICE_TABLES.values())), ("name", list(texts))):
+        device[column] = pd.Categorical.from_codes(device[column], categories=pd.Index(categories, dtype="object"))
     untimed = int(device["untimed"].sum())
     if untimed:
         warnings.append(f"{untimed} of {len(device)} GPU records have no time: Nsight did not collect it.")
-    return device, pd.concat(texts, ignore_index=True)
+    return device
 
 
-def _kernel_names(rows: pd.DataFrame, names: dict[int, str]) -> pd.Series[str]:
-    text = rows["demangledName"].map(names)
-    for fallback in ("shortName", "mangledName"):
-        text = text.fillna(rows[fallback].map(names))
-    return text.fillna("").astype("object")
+def _kernel_names(
+    export: Database, demangled: NDArray[np.int64], names: dict[int, str], texts: dict[str, int]
+) -> NDArray[np.int64]:
+    """The code of each kernel's name: demangled where it is there, else short, else mangled, else ""."""
+    codes = np.full(len(demangled), -1, dtype=np.int64)
+    for column in _NAMES:
+        # The others are read where they are needed only: a column of millions of rows takes its time.
+        missing = codes < 0
+        if not missing.any():
+            return codes
+        found = demangled if column == _NAMES[0] else export.numbers(KERNEL, (), (column,))[column]
+        which, ids = pd.factorize(found[missing])
+        known = [texts.setdefault(names[i], len(texts)) if i in names else -1 for i in ids.tolist()]
+        codes[missing] = np.array(known, dtype=np.int64)[which]
+    codes[codes < 0] = texts.setdefault("", len(texts)) if (codes < 0).any() else 0
+    return codes
 
 
 _COPY = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 
 
-def _copy_names(rows: pd.DataFrame, kind: str) -> pd.Series[str]:
-    if kind == "memset":
-        return pd.Series(["Memset"] * len(rows), dtype="object")
-    return rows["copyKind"].map(lambda code: f"Memcpy {_COPY[code]}" if code in _COPY else "Memcpy").astype("object")
+def _copy_names(rows: _Numbers, kind: str, texts: dict[str, int]) -> NDArray[np.int64]:
+    which, codes = pd.factorize(rows["copyKind"])
+    said = [f"Memcpy {_COPY[c]}" if c in _COPY else "Memcpy" for c in codes.tolist()]
+    said = ["Memset"] * len(codes) if kind == "memset" else said
+    return np.array([texts.setdefault(text, len(texts)) for text in said], dtype=np.int64)[which]
 
 
 def _runtime(export: Database, names: dict[int, str]) -> pd.DataFrame:
-    rows = export.select(RUNTIME, ("start", "end", "globalTid", "correlationId", "nameId"))
-    rows = rows.dropna(subset=["start", "end", "globalTid"])
-    rows = rows.assign(text=rows["nameId"].map(names).fillna("").astype(str))
-    rows = rows[rows["text"].str.contains("Launch") & ~rows["text"].str.contains("HostFunc")].reset_index(drop=True)
-    tid = rows["globalTid"].astype("int64")
+    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    rows = export.numbers(RUNTIME, columns, missing=_NULL)
+    ids = [i for i, text in names.items() if "Launch" in text and "HostFunc" not in text]
+    timed = (rows["start"] != _NULL) & (rows["end"] != _NULL) & (rows["globalTid"] != _NULL)
+    chosen = timed & np.isin(rows["nameId"], ids)
+    start, end, tid, correlation, name = (rows[column][chosen] for column in columns)
+    text = pd.Series(name).map(names).astype("object")
     return pd.DataFrame(
         {
             "process": _pid(tid),
             "thread": tid % 2**24,
-            "name": rows["text"].str.replace(r"_v\d+$", "", regex=True),
-            "start_ns": rows["start"].astype("int64"),
-            "end_ns": rows["end"].astype("int64"),
-            "correlation": rows["correlationId"].fillna(-1).astype("int64"),
-            "is_graph": rows["text"].str.contains(_GRAPH_LAUNCH, regex=True),
+            "name": text.str.replace(r"_v\d+$", "", regex=True),
+            "start_ns": start,
+            "end_ns": end,
+            "correlation": np.where(correlation == _NULL, -1, correlation),
+            "is_graph": text.str.contains(_GRAPH_LAUNCH, regex=True).astype(bool),
         }
     )
 
@@ -180,7 +202,7 @@ def _ranges(export: Database, names: dict[int, str], ranks: FileRanks) -> pd.Dat
     kind = rows["eventType"]
     rows = rows[rows["end"].notna() & rows["start"].notna() & (kind.isin(_RANGE_EVENTS) | kind.isna())]
     rows = rows.dropna(subset=["globalTid"])
-    tid = rows["globalTid"].astype("int64")
+    tid = rows["globalTid"].to_numpy(dtype=np.int64)
     found = pd.DataFrame(
         {
             "process": _pid(tid),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 
 class FileRanks:
@@ -17,8 +19,13 @@ class FileRanks:
         for (_, process), rank in self._rank.items():
             self._first.setdefault(process, rank)
 
-    def of(self, rows: pd.DataFrame) -> list[int]:
-        return [self._rank[d, p] for d, p in zip(rows["device"], rows["process"], strict=True)]
+    def of(self, rows: pd.DataFrame) -> NDArray[np.int64]:
+        """The rank of each row, by its device and process."""
+        found = np.full(len(rows), -1, dtype=np.int64)
+        device, process = rows["device"].to_numpy(), rows["process"].to_numpy()
+        for (d, p), rank in self._rank.items():
+            found[(device == d) & (process == p)] = rank
+        return found
 
     def of_processes(self, processes: pd.Series[int]) -> pd.Series[int]:
         """The first rank of each process, -1 where it has no GPU work."""
