@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 RunArg = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="A run: its id, a unique prefix of it, its name, or a path to its folder."),
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its id, a unique prefix of it, its name, tag:NAME (the newest with that tag), a path to its "
+        "folder, or a packed run (.tar, .zip) here or at a URL.",
+    ),
 ]
 StoreOpt = Annotated[
     Path | None,

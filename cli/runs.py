@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fusionscope.cli.common import JsonOpt, StoreOpt, emit, open_store
 
@@ -12,13 +14,17 @@ if TYPE_CHECKING:
     from fusionscope.profiler.store import Listed
 
 
-def runs(store: StoreOpt = None, json: JsonOpt = False) -> None:
+def runs(
+    tag: Annotated[str, typer.Option("--tag", metavar="NAME", help="Only the runs with this tag.")] = "",
+    store: StoreOpt = None,
+    json: JsonOpt = False,
+) -> None:
     """List the stored runs, oldest first; the example run that ships with the package comes last.
 
-    Example: fusionscope runs --store ./runs
+    Example: fusionscope runs --store ./runs --tag main
     """
     opened = open_store(store)
-    listed = opened.list()
+    listed = [item for item in opened.list() if not tag or (item.info is not None and tag in item.info.tags)]
     payload = {"store": str(opened.root), "runs": [row(item) for item in listed]}
     emit(json, payload, lambda: render(str(opened.root), listed))
 
@@ -38,6 +44,7 @@ def row(item: Listed) -> dict[str, Any]:
         "context": info.context,
         "profiler": info.profiler,
         "labels": info.labels,
+        "tags": info.tags,
         "path": str(item.path),
         "error": None,
     }
@@ -54,11 +61,12 @@ def render(root: str, listed: list[Listed]) -> RenderableType:
     rows: list[tuple[str, ...]] = []
     for item in listed:
         if item.info is None:
-            rows.append((item.id, "", "", "", "", "", "", item.error))
+            rows.append((item.id, "", "", "", "", "", "", item.error, ""))
             continue
         info = item.info
         shape = (str(value) if value >= 0 else "?" for value in (info.tp, info.batch))
         created = info.created[:16].replace("T", " ")
-        rows.append((item.id, info.name, created, info.model or "?", *shape, info.profiler, ", ".join(info.labels)))
-    columns = ("run", "name", "created (UTC)", "model", "tp", "batch", "profiler", "labels")
+        told = (info.profiler, ", ".join(info.labels), ", ".join(info.tags))
+        rows.append((item.id, info.name, created, info.model or "?", *shape, *told))
+    columns = ("run", "name", "created (UTC)", "model", "tp", "batch", "profiler", "labels", "tags")
     return output.table(f"Runs in {root}", columns, rows, right=("tp", "batch"))

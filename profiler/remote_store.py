@@ -15,6 +15,7 @@ from pathlib import Path
 
 import platformdirs
 
+from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.remote import errors_of, filesystem, is_url
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import RUN_ID, Listed, Run, Store, default_place
@@ -67,6 +68,13 @@ class RemoteStore(Store):
         if path.parent == self.root:
             self._fetch(path.name, _FILES)
         return path
+
+    def tag(self, ref: str, tags: builtins.list[str], remove: bool = False) -> RunInfo:
+        """Refused: copies of a remote run never change, so others would not see the tag. Raises FusionScopeError."""
+        raise FusionScopeError(
+            f"Runs at {self.url} cannot be tagged, since copies of them are kept: pack the run and keep the file at a "
+            "URL of its own (fusionscope export RUN --pack FILE)."
+        )
 
     def list(self) -> builtins.list[Listed]:
         """Every run there, oldest first. See `Store.list`."""

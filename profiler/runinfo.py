@@ -104,6 +104,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     #: Ranks that the run should have; 0 where unknown.
     world_size: int = 0
     warnings: list[str] = []
+    #: What the run answers to as `tag:NAME`; given after it was stored.
+    tags: list[str] = []
 
 
 def tool_version() -> str:

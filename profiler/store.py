@@ -22,12 +22,14 @@ import pandas as pd
 import platformdirs
 import pyarrow as pa
 
-from fusionscope.profiler import runinfo
+from fusionscope.profiler import packed, runinfo
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.trace import TABLES, Trace, table
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+TAG = "tag:"
+_TAG = re.compile(r"\w[\w./-]*")
 _TEMPORARY = ".writing-"
 _STALE_S = 24 * 3600
 #: Names of shipped runs, and of none of a user's.
@@ -132,7 +134,8 @@ class Store:
         return Run(info, trace, final)
 
     def load(self, ref: str) -> Run:
-        """The run that `ref` names: an id, a unique prefix of one, a name, "example", or a path to a run folder.
+        """The run that `ref` names: an id, a unique prefix of one, a name, "example", `tag:main` (the newest run with
+        that tag), a path to a run folder, or a packed run (.tar, .zip), which may be at a URL.
 
         Raises UnknownRun for none or several, BrokenRun where the run cannot be read.
         """
@@ -144,6 +147,10 @@ class Store:
         """The folder of a run. See `load`."""
         if not ref:
             raise UnknownRun("The run's id is empty; `fusionscope runs` lists the ids.")
+        if ref.startswith(TAG):
+            return self._tagged(ref.removeprefix(TAG))
+        if packed.is_packed(ref) and (packed.is_url(ref) or Path(ref).is_file()):
+            return packed.unpacked(ref)
         if os.sep in ref or (os.altsep and os.altsep in ref) or ref in (".", ".."):
             return self._by_path(Path(ref))
         found = _matches(self.root, ref)
@@ -165,6 +172,35 @@ class Store:
         """Every run, oldest first, then the examples; runs that cannot be opened carry their error."""
         found = [_listed(path.name, path) for path in _folders(self.root)]
         return found + [_listed(name, path) for name, path in example_runs().items()]
+
+    def tag(self, ref: str, tags: builtins.list[str], remove: bool = False) -> RunInfo:
+        """Add tags to a run of this store, or remove them, and return what is known of it then.
+
+        Raises FusionScopeError for a tag that could not be asked for, or a run that is not in this store.
+        """
+        for name in tags:
+            if not _TAG.fullmatch(name):
+                raise FusionScopeError(f"The tag {name!r} cannot be asked for: use letters, digits, and . _ / - in it.")
+        path = self.find(ref)
+        if path.parent != self.root:
+            raise FusionScopeError(f"{ref} is not in the store {self.place}, so it takes no tag: import it first.")
+        info = runinfo.read(path)
+        kept = [name for name in info.tags if name not in tags]
+        info = msgspec.structs.replace(info, tags=kept if remove else [*kept, *dict.fromkeys(tags)])
+        partial = path / f".run.json-{os.getpid()}"
+        partial.write_bytes(runinfo.encode(info))
+        _fsync(partial)
+        os.replace(partial, path / "run.json")
+        return info
+
+    def _tagged(self, name: str) -> Path:
+        """The newest run with a tag."""
+        found = [item for item in Store.list(self) if item.info is not None and name in item.info.tags]
+        if not found:
+            raise UnknownRun(
+                f"No run in {self.place} has the tag {name}; give it to one with: fusionscope tag RUN {name}"
+            )
+        return max(found, key=lambda item: (item.info.created if item.info else "", item.id)).path
 
     def _by_path(self, path: Path) -> Path:
         if not path.is_dir():

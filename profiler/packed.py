@@ -1,0 +1,160 @@
+"""A run as one file, to attach or to keep at a URL: a .tar or .zip of its tables and run.json.
+
+Unpacking trusts nothing: only the files of a run are taken, by name, into a folder of our own; links, other paths and
+more bytes than a run may have are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.remote import is_url, local_copy
+from fusionscope.profiler.trace import TABLES
+
+ENDINGS = (".tar", ".zip")
+FILES = (*(f"{name}.parquet" for name in TABLES), "trace.json", "run.json")
+#: Most bytes of a packed file, and of all files in it.
+LONGEST, LARGEST = 2 << 30, 4 << 30
+TIMEOUT_S = 60
+#: Unpacked runs, by what named them; the folders go when the process ends.
+_open: dict[str, tempfile.TemporaryDirectory[str]] = {}
+
+
+class BadPack(FusionScopeError):
+    """A packed run that cannot be fetched or must not be unpacked."""
+
+
+def is_packed(ref: str) -> bool:
+    """Whether a reference names a packed run: a file or URL that ends in .tar or .zip."""
+    return ref.partition("?")[0].lower().endswith(ENDINGS)
+
+
+def pack(folder: Path, file: Path) -> None:
+    """Write a run's folder as one file; its ending says which kind. The same run gives the same bytes.
+
+    Raises FusionScopeError for another ending, or where the file cannot be written.
+    """
+    if file.suffix.lower() not in ENDINGS:
+        raise FusionScopeError(f"--pack {file} must end in {' or '.join(ENDINGS)}, which says how it is packed.")
+    partial = file.with_name(f".{file.name}.partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            stack.callback(partial.unlink, missing_ok=True)
+            (_pack_tar if file.suffix.lower() == ".tar" else _pack_zip)(folder, partial)
+            partial.replace(file)
+    except OSError as error:
+        raise FusionScopeError(
+            f"{file} cannot be written ({error.strerror or error}); choose another place."
+        ) from error
+
+
+def _pack_tar(folder: Path, file: Path) -> None:
+    with tarfile.open(file, "w") as archive:
+        for name in FILES:
+            data = (folder / name).read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(data), 0o644
+            archive.addfile(entry, io.BytesIO(data))
+
+
+def _pack_zip(folder: Path, file: Path) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in FILES:
+            archive.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def unpacked(ref: str) -> Path:
+    """The folder of a packed run, for as long as this process lives.
+
+    `ref` is a file, or a URL (http, https, file, or what fsspec opens). Raises BadPack where it cannot be fetched or
+    is no packed run.
+    """
+    if ref not in _open:
+        folder = tempfile.TemporaryDirectory(prefix="fusionscope-run-")
+        try:
+            with _fetched(ref) as file:
+                _unpack(file, ref, Path(folder.name))
+        except BaseException:
+            folder.cleanup()
+            raise
+        _open[ref] = folder
+    return Path(_open[ref].name)
+
+
+@contextlib.contextmanager
+def _fetched(ref: str) -> Iterator[Path]:
+    """The packed file on this machine."""
+    if ref.startswith(("http://", "https://", "file://")):
+        with tempfile.TemporaryDirectory(prefix="fusionscope-") as folder:
+            copy = Path(folder) / f"run{Path(ref.partition('?')[0]).suffix.lower()}"
+            try:
+                with urllib.request.urlopen(ref, timeout=TIMEOUT_S) as answer, open(copy, "wb") as file:
+                    _copy(answer, file, LONGEST, ref)
+            except (OSError, ValueError) as error:
+                raise BadPack(f"{ref} cannot be fetched ({error}): check the address.") from error
+            yield copy
+    elif is_url(ref):
+        with local_copy(ref) as copy:
+            yield copy
+    else:
+        yield Path(ref)
+
+
+def _unpack(file: Path, ref: str, folder: Path) -> None:
+    try:
+        if file.suffix.lower() == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                _take(((entry.filename, entry) for entry in archive.infolist()), archive.open, ref, folder)
+        else:
+            with tarfile.open(file, "r:") as tar:
+                # A link or device has no bytes of its own and is no file of a run, whatever its name.
+                members = ((entry.name, entry) for entry in tar if entry.isreg())
+                _take(members, tar.extractfile, ref, folder)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+        raise BadPack(
+            f"{ref} is no packed run ({error}); make one with: fusionscope export RUN --pack FILE."
+        ) from error
+    except OSError as error:
+        raise BadPack(f"{ref} cannot be read ({error.strerror or error}).") from error
+    if not (folder / "run.json").is_file():
+        raise BadPack(f"{ref} holds no run.json; make a packed run with: fusionscope export RUN --pack FILE.")
+
+
+def _take(
+    entries: Iterable[tuple[str, Any]], opener: Callable[[Any], IO[bytes] | None], ref: str, folder: Path
+) -> None:
+    """Copy the files of a run out of an archive, by their names alone."""
+    left = LARGEST
+    for name, entry in entries:
+        parts = name.removeprefix("./").split("/")
+        # A folder around the files is allowed, as archives of a folder have one.
+        if parts[-1] not in FILES or len(parts) > 2 or ".." in parts:
+            continue
+        target = folder / parts[-1]
+        if target.exists():
+            raise BadPack(f"{ref} holds {parts[-1]} twice; make it again with: fusionscope export RUN --pack FILE.")
+        source = opener(entry)
+        assert source is not None, "only regular files come here"
+        with source, open(target, "wb") as file:
+            left -= _copy(source, file, left, ref)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], most: int, ref: str) -> int:
+    """Bytes copied. Raises BadPack for more than `most`, whatever the archive says of its sizes."""
+    done = 0
+    while block := source.read(1 << 20):
+        done += len(block)
+        if done > most:
+            raise BadPack(f"{ref} is larger than a run may be; import the trace on this machine instead.")
+        target.write(block)
+    return done
