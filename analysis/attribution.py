@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 
 from fusionscope.analysis import ordinal
 from fusionscope.analysis.forwards import Forward
+from fusionscope.analysis.marked import SOURCES, marked_sites
 from fusionscope.analysis.matching import match_sites
 from fusionscope.analysis.ruleset import Rules
 from fusionscope.analysis.sites import Site, check_kinds, select
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import Trace
-
-#: A range that our decode step opens around a site: kind, subtype, layer and path follow.
-SITE_RANGE = "fusionscope.site|"
 
 
 @dataclass(frozen=True)
@@ -102,14 +100,14 @@ def attribute(
     names = forward.nodes["name"].astype(str).tolist()
     raws = forward.nodes["raw_name"].astype(str).tolist()
     roles = _roles(rules, names, raws)
+    ruled = match_sites(forward, roles, names, raws, rules)
     warnings: list[str] = []
-    marked, marked_rung = _marked(trace, forward, rung, sibling, warnings)
+    marked, marked_rung = marked_sites(trace, forward, rung, sibling, ruled, warnings)
     if rung in (1, 2, 3) and not marked:
         reason = f" ({warnings[-1].rstrip('.')})" if warnings else ""
         raise FusionScopeError(
-            f"The run has no {_SOURCES[rung]} for this forward{reason}: leave --rung out to use what there is."
+            f"The run has no {SOURCES[rung]} for this forward{reason}: leave --rung out to use what there is."
         )
-    ruled = match_sites(forward, roles, names, raws, rules)
     if marked_rung == 3:
         warnings += ordinal.disagreements(marked, ruled, lambda column: names[column])
     sites: dict[str, list[Site]] = {}
@@ -148,100 +146,6 @@ def _roles(rules: Rules, names: list[str], raws: list[str]) -> list[str]:
     return [known[pair] for pair in zip(names, raws, strict=True)]
 
 
-_SOURCES = {
-    1: "graph-node provenance (--provenance)",
-    2: "site ranges",
-    3: "provenance by place in the replay (--provenance, or --like RUN)",
-}
-
-
-def _marked(
-    trace: Trace, forward: Forward, rung: int | None, sibling: Attribution | None, warnings: list[str]
-) -> tuple[dict[str, list[Site]], int]:
-    if rung in (None, 1):
-        nodes = forward.nodes["node"].to_numpy()
-        found = _by_nodes(trace, forward, nodes, 1, warnings) if (nodes >= 0).all() else {}
-        if found:
-            return found, 1
-    if rung in (None, 2):
-        found = _by_ranges(trace, forward)
-        if found:
-            return found, 2
-    if rung in (None, 3):
-        return _by_place(trace, forward, sibling, warnings), 3
-    return {}, 4
-
-
-def _by_place(
-    trace: Trace, forward: Forward, sibling: Attribution | None, warnings: list[str]
-) -> dict[str, list[Site]]:
-    if (forward.nodes["node"] < 0).any() and (trace.sites["rank"] == forward.rank).any():
-        nodes, reason = ordinal.ordinals(trace, forward)
-        if nodes is not None:
-            return _by_nodes(trace, forward, nodes, 3, warnings)
-        warnings.append(f"The run's provenance cannot be placed, as {reason}.")
-    if sibling is not None:
-        placed, reason = ordinal.of_sibling(sibling, forward)
-        if reason:
-            warnings.append(reason if placed is not None else f"The sibling's sites cannot be placed, as {reason}.")
-        return placed or {}
-    return {}
-
-
-def _by_nodes(
-    trace: Trace, forward: Forward, nodes: NDArray[np.int64], rung: int, warnings: list[str]
-) -> dict[str, list[Site]]:
-    rows = trace.sites[trace.sites["rank"] == forward.rank]
-    if len(rows) == 0:
-        return {}
-    graphs = set(forward.nodes["graph"].tolist())
-    if rung == 1 or rows["graph"].nunique() > 1:
-        # A capture may know the graph under another id than the tracer: then one graph alone must be the one.
-        rows = rows[rows["graph"].isin(graphs)] if rows["graph"].isin(graphs).any() else rows[rows["graph"] == -1]
-    if len(rows) == 0 or len(graphs) > 1:
-        return {}
-    place = {int(node): column for column, node in enumerate(nodes)}
-    found: dict[str, list[Site]] = {}
-    lost = 0
-    for (kind, _), part in rows.groupby(["boundary", "site"], observed=True, sort=True):
-        columns = sorted(place[int(n)] for n in part["node"] if int(n) in place)
-        # Nodes without a launch are copies or fills, which are no kernels; a site without any is lost.
-        if not columns:
-            lost += 1
-            continue
-        first = part.iloc[0]
-        site = Site(
-            str(kind), str(first["subtype"]), int(first["layer"]), tuple(columns), rung, str(first["path"]),
-            str(first["declined"]),
-        )  # fmt: skip
-        found.setdefault(str(kind), []).append(site)
-    if lost:
-        warnings.append(
-            f"{lost} sites of the provenance have no launch in this forward: check that it belongs to this trace."
-        )
-    return {kind: _numbered(sites) for kind, sites in found.items()}
-
-
-def _by_ranges(trace: Trace, forward: Forward) -> dict[str, list[Site]]:
-    ranges = trace.ranges[trace.ranges["rank"] == forward.rank]
-    ranges = ranges[ranges["name"].astype(str).str.startswith(SITE_RANGE)]
-    if len(ranges) == 0:
-        return {}
-    # The executions are the same program, so one of them places the sites; the last is surely no warm-up.
-    rows = trace.kernels.loc[forward.rows[-1]]
-    found: dict[str, list[Site]] = {}
-    for span in ranges.sort_values("start_ns").itertuples():
-        inside = (rows["start_ns"] >= span.start_ns) & (rows["start_ns"] < span.end_ns)
-        inside &= (rows["process"] == span.process) & (rows["thread"] == span.thread)
-        columns = np.flatnonzero(inside.to_numpy())
-        if len(columns) == 0:
-            continue
-        kind, subtype, layer, path = str(span.name).removeprefix(SITE_RANGE).split("|")[:4]
-        site = Site(kind, subtype, int(layer), tuple(int(c) for c in columns), 2, path)
-        found.setdefault(kind, []).append(site)
-    return {kind: _numbered(sites) for kind, sites in found.items()}
-
-
 def _told(marked: list[Site], ruled: list[Site]) -> list[Site]:
     """Marked sites, with the subtype and form of the rules where the mark has none and both see the same launches."""
     by_columns = {s.columns: s for s in ruled}
@@ -249,8 +153,3 @@ def _told(marked: list[Site], ruled: list[Site]) -> list[Site]:
         replace(s, subtype=s.subtype or other.subtype, form=other.form) if (other := by_columns.get(s.columns)) else s
         for s in marked
     ]
-
-
-def _numbered(sites: list[Site]) -> list[Site]:
-    ordered = sorted(sites, key=lambda s: s.columns[0])
-    return [replace(site, site=number) for number, site in enumerate(ordered)]

@@ -178,7 +178,7 @@ def disagreements(placed: dict[str, list[Site]], ruled: dict[str, list[Site]], n
         if off:
             there = name(off[0].columns[0]).partition("<")[0].partition("(")[0][:60]
             told.append(
-                f"{len(off)} of {len(sites)} {kind} sites by place hold none of the kernels that the names give it (the"
+                f"{len(off)} of {len(sites)} {kind} sites by place hold none of the kernels that the names give (the"
                 f" first is at {there}): the graph may have nodes that the trace does not show; --rung 4 uses the names."
             )
     return told

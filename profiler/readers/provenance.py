@@ -12,6 +12,8 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import table
 
 _RANGES = "node_index_ranges_half_open"
+#: How a log of marks begins, which `fusion_runtime.marks` writes.
+_LOG = '{"fusionscope_marks"'
 _FORM = f'{{"boundary": "ar_norm", "kind": "split", "{_RANGES}": [[3, 5], …]}}, or a list of such objects'
 
 
@@ -19,12 +21,15 @@ def read_provenance(path: str | Path) -> pd.DataFrame:
     """SITES rows (rank -1: every rank; the importer gives them to ranks) of one file.
 
     An entry names a boundary and the half-open ranges of node ordinals of its sites in order. `kind` or `path` is the
-    path taken; optional are `subtype`, `layer` (one number, or one per range), `graph` (-1: every graph), `rank` and
-    `declined`. Sites of one boundary are numbered from 0 over the whole file. Raises FusionScopeError for another form.
+    path taken; optional are `subtype`, `layer` and `site` (one number, or one per range), `graph` (-1: every graph),
+    `capture` (graphs that were captured one after the other, from 0, where their ids are not known), `rank` and
+    `declined`. Sites of one boundary are numbered from 0 over the whole file unless they say their number. A log that
+    `fusionscope.fusion_runtime.boundary` left is read as well. Raises FusionScopeError for another form.
     """
     path = Path(path)
     try:
-        data = json.loads(path.read_bytes().decode("utf-8-sig"))
+        text = path.read_bytes().decode("utf-8-sig")
+        data = _log(text) if text.startswith(_LOG) else json.loads(text)
     except OSError as error:
         raise FusionScopeError(
             f"{path} cannot be opened ({error.strerror}): give the *.nodes.json that the capture wrote."
@@ -42,6 +47,23 @@ def read_provenance(path: str | Path) -> pd.DataFrame:
     return table("sites", columns)
 
 
+def _log(text: str) -> list[dict[str, Any]]:
+    """The entries of a log of marks; the last line of a killed process may be half."""
+    head, *lines = text.splitlines()
+    rank = json.loads(head).get("rank", -1)
+    entries = []
+    for number, line in enumerate(lines):
+        try:
+            mark = json.loads(line)
+        except ValueError:
+            if number == len(lines) - 1:
+                break
+            raise
+        span = [mark.pop("first", None), mark.pop("last", None)]
+        entries.append({**mark, "rank": rank, _RANGES: [span]})
+    return entries
+
+
 def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> list[dict[str, Any]]:
     if not isinstance(entry, dict) or not isinstance(entry.get("boundary"), str) or not entry["boundary"]:
         raise FusionScopeError(f"{where} names no boundary: provenance is {_FORM}.")
@@ -53,20 +75,27 @@ def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> l
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise FusionScopeError(f"{where}: {wrong[0]} must be a text: provenance is {_FORM}.")
     rank, graph = (_number(entry.get(key, -1), f"{where}: {key}") for key in ("rank", "graph"))
-    layers = entry.get("layer", -1)
-    if not isinstance(layers, list):
-        layers = [layers] * len(ranges)
-    if len(layers) != len(ranges):
-        raise FusionScopeError(f"{where} has {len(layers)} layers for {len(ranges)} ranges: give one, or one each.")
+    capture = _number(entry.get("capture", -1), f"{where}: capture")
+    if capture >= 0:
+        graph = -2 - capture
+    layers, numbers = (_each(entry.get(key, -1), len(ranges), f"{where}: {key}") for key in ("layer", "site"))
     key = (rank, graph, entry["boundary"])
     rows = []
-    for span, layer in zip(ranges, layers, strict=True):
+    for span, layer, number in zip(ranges, layers, numbers, strict=True):
         first, last = _span(span, where)
         common = {"rank": rank, "graph": graph, "boundary": entry["boundary"], **texts}
-        common |= {"site": counts.setdefault(key, 0), "layer": _number(layer, f"{where}: layer")}
+        common |= {"site": counts.setdefault(key, 0) if number < 0 else number, "layer": layer}
         rows += [{**common, "node": node} for node in range(first, last)]
-        counts[key] += 1
+        counts[key] = counts.get(key, 0) + 1
     return rows
+
+
+def _each(value: Any, count: int, what: str) -> list[int]:
+    """One number for every range, or one each."""
+    values = value if isinstance(value, list) else [value] * count
+    if len(values) != count:
+        raise FusionScopeError(f"{what} has {len(values)} numbers for {count} ranges: give one, or one each.")
+    return [_number(one, what) for one in values]
 
 
 def _number(value: Any, what: str) -> int:

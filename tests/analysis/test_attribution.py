@@ -153,3 +153,53 @@ def test_a_missing_rank_and_kind_are_named(made: Callable[..., Analysed]) -> Non
         analyse(run, forward="zzz")
     with pytest.raises(FusionScopeError, match="--provenance"):
         analyse(run, rung=1)
+
+
+def ranged(names: list[str], spans: list[tuple[str, int, int, int]]) -> Run:
+    """Eager kernels that the host issued at 0, 10, 20, … ns on thread 5, long before they ran, and ranges."""
+    rows = kernels([[(name, 1000 + 10 * k, 5) for k, name in enumerate(names)]], nodes=False)
+    rows = rows.assign(replay=-1, correlation=range(len(names)))
+    calls = table(
+        "launches",
+        pd.DataFrame(
+            {
+                "rank": 0, "process": 1, "thread": 5, "name": "cudaLaunchKernel", "is_graph": False,
+                "start_ns": range(0, 10 * len(names), 10), "end_ns": 0, "correlation": range(len(names)),
+            }
+        ),
+    )  # fmt: skip
+    ranges = pd.DataFrame(spans, columns=["name", "start_ns", "end_ns", "thread"]).assign(rank=0, process=1)
+    return Run(RunInfo(), Trace(kernels=rows, launches=calls, ranges=table("ranges", ranges)), Path())
+
+
+def test_ranges_hold_the_kernels_that_were_issued_in_them() -> None:
+    spans = [
+        ("fusionscope.site|mine|exit|3|triton", 10, 30, 5),
+        ("fusionscope.site|mine||x|y", 0, 30, 5),
+        ("fusionscope.site|mine", 0, 30, 5),
+        ("fusionscope.site|other||-1|", 0, 30, 6),
+    ]
+    found = analyse(ranged(["a", "b", "c", "d"], spans)).attribution
+    assert [(s.columns, s.subtype, s.layer, s.path, s.rung) for s in found.sites["mine"]] == [
+        ((1, 2), "exit", 3, "triton", 2)
+    ]
+    assert "other" not in found.sites
+
+
+def captures(*graphs: list[list[int]]) -> pd.DataFrame:
+    parts = [provenance(nodes).assign(graph=-2 - k) for k, nodes in enumerate(graphs)]
+    return table("sites", pd.concat([p.astype({"boundary": object}) for p in parts], ignore_index=True))
+
+
+def test_of_several_captured_graphs_the_one_that_fits_is_used() -> None:
+    right, wrong = [[1, 2], [4, 5]], [[0, 1], [3, 4], [90, 91]]
+    for order in ([right, wrong], [wrong, right], [wrong, right, right]):
+        run = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2), sites=captures(*order)), Path())
+        found = analyse(run).attribution
+        assert ([s.columns for s in found.sites["ar_norm"]], found.rungs["ar_norm"]) == ([(1, 2), (4, 5)], 1)
+        assert found.warnings == ()
+    run = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2), sites=captures([[1, 2]], [[4, 5]])), Path())
+    found = analyse(run).attribution
+    assert found.rungs["ar_norm"] == 4 and "2 of the 2 graphs" in found.warnings[0]
+    without = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2, nodes=False), sites=captures(wrong, right)), Path())
+    assert analyse(without).attribution.rungs["ar_norm"] == 3

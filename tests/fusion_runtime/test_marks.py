@@ -43,7 +43,10 @@ def test_under_capture_the_nodes_are_recorded_and_read_back(
 ) -> None:
     counts += [(9, 4), (9, 5), (9, 7), (9, 7), (9, 8), (9, 10)]
     with marks.record() as found:
-        with boundary("moe_finalize", layer=3), boundary("mhc_post", site=5, layer=3, subtype="ffn_exit", path="triton"):
+        with (
+            boundary("moe_finalize", layer=3),
+            boundary("mhc_post", site=5, layer=3, subtype="ffn_exit", path="triton"),
+        ):
             pass
         with boundary("moe_finalize", layer=4):
             pass
@@ -127,11 +130,15 @@ def test_outside_a_capture_a_range_is_opened() -> None:
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU]) as prof, marks.record() as found:
-        with boundary("ar_norm", site=2, layer=7, subtype="residual"):
-            torch.ones(2).add_(1)
+    mark = marks.record()
+    with (
+        profile(activities=[ProfilerActivity.CPU]) as prof,
+        mark as found,
+        boundary("ar_norm", 2, layer=7, subtype="r"),
+    ):
+        torch.ones(2).add_(1)
     assert found.rows == []
-    assert [e.name for e in prof.events() if "|" in e.name] == ["fusionscope.site|ar_norm|residual|7|"]
+    assert [e.name for e in prof.events() if "|" in e.name] == ["fusionscope.site|ar_norm|r|7|"]
 
 
 def test_compiled_code_is_not_marked() -> None:

@@ -82,7 +82,7 @@ def test_a_list_with_everything(tmp_path: Path) -> None:
         ({"boundary": "x", RANGES: [[-1, 5]]}, "no half-open range"),
         ({"boundary": "x", RANGES: [[0, 10**9]]}, "no half-open range"),
         ({"boundary": "x", RANGES: [[True, 5]]}, "no half-open range"),
-        ({"boundary": "x", RANGES: [[1, 5]], "layer": [1, 2]}, "2 layers for 1 ranges"),
+        ({"boundary": "x", RANGES: [[1, 5]], "layer": [1, 2]}, "layer has 2 numbers for 1 ranges"),
         ({"boundary": "x", RANGES: [[1, 5]], "layer": "3"}, "layer must be a whole number"),
         ({"boundary": "x", RANGES: [[1, 5]], "subtype": 3}, "subtype must be a text"),
     ],
