@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("what", choices=("run", "worker", "noise", "report"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=600, help="stop starting new cases after so long")
-    parser.add_argument("--phase", choices=("trace", "measure"))
+    parser.add_argument("--phase", choices=("build", "trace", "measure"))
     parser.add_argument("--process", type=int, default=0)
     parser.add_argument("--only", default="", help="groups whose name contains one of these words (comma-separated)")
     parser.add_argument("--set", choices=("all", "tuning", "held-out"), default="all")

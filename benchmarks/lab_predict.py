@@ -16,17 +16,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fusionscope.analysis.analysed import Analysed, analyse
-from fusionscope.analysis.estimate import Fused, estimate
+from fusionscope.analysis.baselines import baselines
+from fusionscope.analysis.estimate import Fused, of_target
+from fusionscope.analysis.target import target
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace, table
 
-Floats = NDArray[np.float64]
-
 #: Bytes a ns of a large copy on an H200 (read and written bytes counted), measured.
 BANDWIDTH = 4300.0
-#: Part of the boundary's share that people who know that Amdahl is not enough take off; chosen on tuning cases.
-DISCOUNT = 0.5
 
 
 @dataclass
@@ -119,48 +117,41 @@ def analysed(seen: Seen) -> Analysed:
 def predictions(seen: Seen) -> dict[str, Any]:
     """The saving in ns by class of input, with interval, and by each plain estimator given the same input."""
     found = analysed(seen)
-    step = float(np.median([t for block in seen.untraced for t in block]))
-    given: dict[str, tuple[float, float]] = {}  # class -> (fused, split) time of a site as that class sees them
-    place = _site_time(found, seen.boundary)
-    given["candidate"] = (seen.candidate, place)
+    goal = target(found.attribution, found.schedule(), seen.boundary, "", found.untraced)
+    place = float(np.median(_site_times(found, seen.boundary)))
+    inputs: dict[str, tuple[Fused, float]] = {}  # class -> the input, and the split site's time as that class sees it
+    inputs["candidate"] = Fused(time_ns=seen.candidate, source="candidate"), place
     if seen.in_context is not None:
-        given["in-context"] = seen.in_context
+        inputs["in-context"] = Fused(time_ns=seen.in_context[0], source="in-context"), seen.in_context[1]
     if seen.isolated is not None:
-        given["isolated"] = seen.isolated
-    document: dict[str, Any] = {"step_ns": step, "site_split_ns": place, "sites": len(seen.sites), "by": {}}
-    for source, (fused, split) in given.items():
-        made = estimate(
-            found.attribution, found.schedule(), seen.boundary, "", Fused(time_ns=fused, source=source), found.untraced
-        )
-        document["by"][source] = {
-            "fused_ns": fused,
+        fused, split = seen.isolated
+        inputs["isolated"] = Fused(time_ns=fused, source="isolated"), split
+        inputs["isolated-corrected"] = Fused(time_ns=fused, source="isolated", isolated_split_ns=split), split
+    document: dict[str, Any] = {
+        "step_ns": goal.step_ns,
+        "traced_span_ns": goal.span_ns,
+        "ceiling_ns": goal.ceiling_ns,
+        "tracer_ns": goal.tracer_ns,
+        "sites": len(seen.sites),
+        "site_split_ns": place,
+        "by": {},
+    }
+    for name, (fused_input, split) in inputs.items():
+        made = of_target(goal, fused_input)
+        assert fused_input.time_ns is not None
+        speedup = split / fused_input.time_ns
+        plain = baselines(goal, speedup, seen.moved / BANDWIDTH, split, fused_input.time_ns)
+        document["by"][name] = {
+            "fused_ns": fused_input.time_ns,
             "split_ns": split,
-            "ours": {"ns": made.saving_ns, "interval_ns": list(made.interval_ns), "class": made.verdict.class_},
-            "plain": plain(found, seen, step, fused, split),
+            "ns": made.saving_ns,
+            "interval_ns": list(made.interval_ns),
+            "class": made.verdict.class_,
+            "plain": {k: v["saving_ns"] for k, v in plain.document(goal.step_ns).items()},
         }
-        document.setdefault("traced_span_ns", made.traced_span_ns)
-        document.setdefault("ceiling_ns", made.ceiling_ns)
     return document
 
 
-def _site_time(found: Analysed, boundary: str) -> float:
+def _site_times(found: Analysed, boundary: str) -> Any:
     sites = found.attribution.sites[boundary]
-    return float(np.median([found.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites]))
-
-
-def plain(found: Analysed, seen: Seen, step: float, fused: float, split: float) -> dict[str, float]:
-    """What everybody else computes, ns; all of them know the same two times of a site."""
-    forward = found.forward
-    columns = found.attribution.columns(seen.boundary)
-    time = float(np.median(forward.duration[:, columns].sum(axis=1)))
-    kernels, span = float(np.median(forward.kernel_time)), float(np.median(forward.span))
-    less = 1 - fused / split
-    sites = len(seen.sites)
-    floor = seen.moved / BANDWIDTH
-    return {
-        "amdahl_kernel_time": step * time / kernels * less,
-        "amdahl_span": step * time / span * less,
-        "share_discounted": step * time / span * DISCOUNT,
-        "isolated_difference": sites * (split - fused),
-        "roofline": sites * (_site_time(found, seen.boundary) - floor),
-    }
+    return np.stack([found.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites])

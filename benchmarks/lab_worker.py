@@ -135,15 +135,19 @@ def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.W
     """Every group by name, in the order in which it runs; building happens when its turn comes."""
     from fusionscope.fusion_runtime.decode.spec import MODELS
 
-    found: list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]] = [
+    listed: list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]] = [
         (case.id, case.held_out, lambda pool, c=case: chain_group(c, pool)) for case in lab_cases.chains()
     ]
     shallow = {"glm-5.3-flash": 12, "deepseek-v3": 6, "glm-5.2": 6}
-    models = [(m, layers, b) for b in (4, 16, 1, 64) for m, layers in shallow.items() if m in MODELS]
-    models += [("glm-5.3-flash", 0, 4)]
-    for m, layers, b in models:
-        title = f"{m}.l{layers or MODELS[m].layers}.b{b}"
-        found.append((title, True, lambda pool, a=(m, layers, b): model_group(*a)))
+
+    def models(*batches: int) -> list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]]:
+        chosen = [(m, layers, b) for b in batches for m, layers in shallow.items() if m in MODELS]
+        return [(f"{m}.l{n}.b{b}", True, lambda pool, a=(m, n, b): model_group(*a)) for m, n, b in chosen]
+
+    # What comes first is done if the time ends early, so that kinds are mixed.
+    late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
+    found = [entry for entry in listed if entry not in late] + models(4, 16) + late + models(1, 64)
+    found.append(("glm-5.3-flash.l45.b4", True, lambda pool: model_group("glm-5.3-flash", 0, 4)))
     words = [w for w in options.only.split(",") if w]
     return [
         (name, make)
@@ -158,6 +162,8 @@ def work(options: argparse.Namespace) -> int:
     until = time.monotonic() + options.seconds
     file = options.out / (f"{options.phase}{options.process}.jsonl")
     done = {row["group"] for row in lines(file)}
+    if options.phase == "build":
+        return build_only(options, until)
     on, pool, clocks = CudaGraphs(), lab_cases.Weights(), Clocks()
     (options.out / "traces").mkdir(exist_ok=True)
     for name, make in groups(options):
@@ -189,6 +195,31 @@ def work(options: argparse.Namespace) -> int:
 
             gc.collect()
             torch.cuda.empty_cache()
+    return 0
+
+
+def build_only(options: argparse.Namespace, until: float) -> int:
+    """Build every fourth group and let it go: fills the cache of compiled kernels, measures nothing."""
+    pool = lab_cases.Weights()
+    for name, make in groups(options)[options.process :: 4]:
+        if time.monotonic() > until:
+            break
+        begin = time.monotonic()
+        try:
+            if ".l" in name:
+                pool.clear()
+                torch.cuda.empty_cache()
+            group = make(pool)
+            group.split()
+            for one in group.candidates:
+                one.fused()
+                if one.bench is not None:
+                    one.bench.build(False)
+                    one.bench.build(True)
+        except Exception:  # told of again, and recorded, when the case is traced
+            traceback.print_exc()
+        group = None
+        print(f"built {name} {time.monotonic() - begin:.1f} s", flush=True)
     return 0
 
 
