@@ -20,6 +20,9 @@ CALLS = ("process", "thread", "name", "start_ns", "end_ns", "correlation")
 RANGES = ("process", "thread", "name", "start_ns", "end_ns")
 
 
+_OWN = ("__amd_rocclr_", "Marker", "<barrier packet>")
+
+
 def _none(columns: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype="object" if name in ("name", "kind") else "int64") for name in columns})
 
@@ -64,7 +67,7 @@ def assemble(found: Found) -> Trace:
     kernels = table("kernels", named.drop(columns="readable", errors="ignore"))
     guessed = _guessed(kernels, launches, warnings)
     kernels["replay"], doubts = number_replays(kernels, pd.concat([launches, guessed]) if len(guessed) else launches)
-    warnings += doubts + _missing(kernels, launches, found.advice)
+    warnings += doubts + _missing(kernels, launches, found.advice) + _own_kernels(kernels)
     if "gpu" not in found.machine:
         warnings.append("The file does not name its GPU.")
     ranges = found.ranges.assign(rank=ranks.of_processes(found.ranges["process"]))
@@ -121,6 +124,18 @@ def _missing(kernels: pd.DataFrame, launches: pd.DataFrame, advice: str) -> list
     return [
         f"{lost} of {len(alone)} host launches have no kernel in the file: those made while a graph was captured "
         f"have none, the others are dispatches that the profiler lost ({advice})."
+    ]
+
+
+def _own_kernels(kernels: pd.DataFrame) -> list[str]:
+    """HIP copies and fills with kernels of its own; whether a profiler shows these depends on where it listens."""
+    own = kernels["raw_name"].cat.categories[kernels["raw_name"].cat.categories.astype(str).str.startswith(_OWN)]
+    count = int(kernels["raw_name"].isin(own).sum())
+    if not count:
+        return []
+    return [
+        f"{count} of {len(kernels)} launches are HIP's own copies and fills ({', '.join(map(str, own[:2]))}): other "
+        "profilers may count these as copies or not at all, so compare counts of launches only within one profiler."
     ]
 
 

@@ -16,6 +16,9 @@ from fusionscope.profiler.readers import (
     perfetto,
     perfetto_packets,
     rocpd,
+    rocprof_csv,
+    rocprof_db,
+    rocprof_json,
     rocprofv3_csv,
     rocprofv3_json,
     rpd,
@@ -49,7 +52,11 @@ def _reader(path: Path, packing: str, head: bytes) -> _Reader:
         return perfetto.read
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
-        return rocprofv3_json.read if rocprofv3_json.is_rocprofv3(head) else kineto.read
+        if rocprofv3_json.is_rocprofv3(head):
+            return rocprofv3_json.read
+        return rocprof_json.read if rocprof_json.is_rocprof(head) else kineto.read
+    if rocprof_csv.is_text(head):
+        return rocprof_csv.read_text
     if found := _csv_reader(path, head):
         return found
     raise refusal(path, packing, head)
@@ -65,6 +72,8 @@ def _sqlite_reader(path: Path) -> _Reader:
         return rocpd.read
     if rpd.is_rpd(tables):
         return rpd.read
+    if rocprof_db.is_rocprof(tables):
+        return rocprof_db.read
     return nsys_sqlite.read
 
 
@@ -72,6 +81,13 @@ def _csv_reader(path: Path, head: bytes) -> _Reader | None:
     columns = csv_table.header(head)
     if rocprofv3_csv.is_kernels(columns):
         return rocprofv3_csv.read
+    if rocprof_csv.is_rocprof(columns):
+        return rocprof_csv.read
+    if rocprof_csv.is_untimed(columns):
+        raise UnreadableTrace(
+            f"{path} lists kernels of rocprof without their times: record with `rocprof --timestamp on`, or with "
+            "`rocprofv3 --kernel-trace`."
+        )
     if rocprofv3_csv.is_beside(columns):
         raise rocprofv3_csv.refuse(path)
     return None
