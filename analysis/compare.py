@@ -12,7 +12,7 @@ import numpy as np
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.changes import Change, Fired, changes_of, claims_of, fired_of, suspects
 from fusionscope.analysis.differing import differing, doubts, incomparable
-from fusionscope.analysis.forwards import Forward
+from fusionscope.analysis.forwards import most_like
 from fusionscope.analysis.paired_rows import Row, paired_rows
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge
 
@@ -75,13 +75,7 @@ def _paired(base: Analysed, candidate: Analysed) -> Analysed:
     """The candidate's forward that is most like the base's, by how many kernel names they share."""
     if len(candidate.forwards) < 2:
         return candidate
-    wanted = base.forward.nodes["name"].astype(str).value_counts()
-
-    def shared(forward: Forward) -> int:
-        have = forward.nodes["name"].astype(str).value_counts()
-        return int(np.minimum(*wanted.align(have, fill_value=0)).sum()) * 2 - forward.launches
-
-    best = max(candidate.forwards, key=shared)
+    best = most_like(candidate.forwards, base.forward)
     if best.kind == candidate.forward.kind:
         return candidate
     return candidate.of(best)

@@ -6,6 +6,7 @@ import numpy as np
 
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.paired_rows import Cell
+from fusionscope.analysis.summary_ranks import ranks_beside
 from fusionscope.analysis.tables import number
 
 
@@ -70,6 +71,7 @@ def document(found: Comparison) -> dict[str, object]:
             "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
             "verdict": found.measured.document(),
         },
+        "ranks": ranks_document(found),
         "differs": _both(found.differs),
         "incomparable": _both(found.incomparable),
         "doubts": _both(found.doubts),
@@ -79,3 +81,23 @@ def document(found: Comparison) -> dict[str, object]:
 
 def _both(fields: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
     return {name: {"base": before, "candidate": after} for name, (before, after) in fields.items()}
+
+
+def ranks_document(found: Comparison) -> dict[str, object] | None:
+    """Both sides over all their ranks, wait apart; None where one rank alone was traced of either."""
+    sides = {"base": ranks_beside(found.base), "candidate": ranks_beside(found.candidate)}
+    if any(len(side.rows) < 2 for side in sides.values()):
+        return None
+    return {
+        name: {
+            "slowest_rank": side.slowest.rank,
+            "slowest_span_ns": number(side.slowest.span_ns),
+            "median_span_ns": number(side.median_span_ns),
+            "transfer_ns": side.rows[0].transfer_ns,
+            "forward_wait_ns": {
+                str(row.rank): None if row.forward_wait_ns is None else number(row.forward_wait_ns) for row in side.rows
+            },
+            "notes": list(side.notes),
+        }
+        for name, side in sides.items()
+    }

@@ -121,7 +121,7 @@ def member(trace: Trace, forward: Forward, rules: Rules) -> Member:
     """A rank's forward with the role of each launch."""
     names = list(zip(forward.nodes["name"].astype(str), forward.nodes["raw_name"].astype(str), strict=True))
     known = {pair: rules.role_of(*pair) for pair in set(names)}
-    return Member(forward.rank, forward, [known[pair] for pair in names], _batch(trace, forward.rank))
+    return Member(forward.rank, forward, [known[pair] for pair in names], batch_of(trace, forward.rank))
 
 
 def of_members(members: list[Member], world_size: int = 0) -> Ranks:
@@ -152,7 +152,8 @@ def of_members(members: list[Member], world_size: int = 0) -> Ranks:
     return Ranks(rows, max(world_size, len(rows)), int(duration[0].size) if fits else 0, last_by, latest, other, notes)
 
 
-def _batch(trace: Trace, rank: int) -> int | None:
+def batch_of(trace: Trace, rank: int) -> int | None:
+    """The batch that the engine's step ranges of a rank tell; None where they tell none, or several."""
     names = trace.ranges.loc[trace.ranges["rank"] == rank, "name"].astype(str).unique()
     told = {int(next(g for g in m.groups() if g)) for name in names if (m := _BATCH.search(name))}
     return told.pop() if len(told) == 1 else None

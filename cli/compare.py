@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
 from fusionscope.cli.common import (
@@ -11,21 +13,35 @@ from fusionscope.cli.common import (
     JsonOpt,
     RankOpt,
     RulesOpt,
-    RunArg,
     SitesOpt,
     StoreOpt,
     emit,
 )
+from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from fusionscope.analysis.batches import BatchRow, Gate
     from fusionscope.analysis.compare import Comparison
 
 
+class COMMAND(Variadic):
+    """The class of this command."""
+
+    several = ("--base", "--candidate")
+
+
 def compare(
-    base: RunArg,
-    candidate: RunArg,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[BASE CANDIDATE]", help="The run before and the run after.")
+    ] = None,
+    base: Annotated[
+        list[str] | None, typer.Option("--base", metavar="RUN...", help="Runs before, one a batch size.")
+    ] = None,
+    candidate: Annotated[
+        list[str] | None, typer.Option("--candidate", metavar="RUN...", help="Runs after, one a batch size.")
+    ] = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = 0,
@@ -37,16 +53,64 @@ def compare(
 ) -> None:
     """Compare two runs: first whether the fusion fired, then what it changed, boundary by boundary.
 
+    With several runs on either side they are paired by batch, and a gate says up to how many tokens to fuse.
+
     Example: fusionscope compare split fused
     """
+    from fusionscope.analysis.batches import gate, pair, rows_of
     from fusionscope.analysis.compare import compare as put_beside
     from fusionscope.analysis.compare_document import document
+    from fusionscope.profiler.errors import FusionScopeError
 
+    given = runs or []
+    if bool(given) == bool(base or candidate) or (given and len(given) != 2):
+        raise FusionScopeError("Give either BASE CANDIDATE, or --base B1 B4… and --candidate C1 C4….")
+    part = margin_part(margin)
     # The kind of forward is the base's: the candidate's is the one that is most like it.
-    before = analysed(base, store, rank, forward, rules, sites, boundaries=boundary)
-    after = analysed(candidate, store, rank, "", rules, sites, boundaries=boundary)
-    found = put_beside(before, after, margin_part(margin))
-    emit(json, document(found), lambda: render(found))
+    before = [analysed(r, store, rank, forward, rules, sites, boundaries=boundary) for r in base or given[:1]]
+    after = [analysed(r, store, rank, "", rules, sites, boundaries=boundary) for r in candidate or given[1:]]
+    found = [put_beside(*both, part) for both in pair(before, after)]
+    if len(found) == 1:
+        emit(json, document(found[0]), lambda: render(found[0]))
+        return
+    rows = rows_of(found, part)
+    decided = gate(rows)
+    payload = {
+        "pairs": [document(one) for one in found],
+        "batches": [row.document() for row in rows],
+        "gate": decided.document(),
+    }
+    emit(json, payload, lambda: render_batches(rows, decided))
+
+
+def render_batches(rows: list[BatchRow], decided: Gate) -> RenderableType:
+    """One row a batch, and the gate."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from fusionscope.analysis.verdict import us
+    from fusionscope.cli import output
+
+    columns = ("batch", "graph", "tokens", "launches", "step", "saving [95 %]", "of the step", "verdict", "")
+    cells = []
+    for row in rows:
+        saving, part = "-", "-"
+        if row.saving_ns is not None and row.interval_ns is not None:
+            saving = f"{us(row.saving_ns)} [{us(row.interval_ns[0])}, {us(row.interval_ns[1])}]"
+            part = f"{row.saving_ns / row.step_ns:.2%}" if row.step_ns else "-"
+        verdict = f"{row.verdict.class_}" if row.verdict else row.state
+        kind = row.verdict.kind if row.verdict else ""
+        cells.append(
+            (row.batch or "-", row.padded or "-", row.tokens or "-", f"{row.launches[0]} -> {row.launches[1]}",
+             us(row.step_ns), saving, part, verdict, kind)
+        )  # fmt: skip
+    table = output.table("Batches", columns, cells, right=columns[:7])
+    lines = [decided.sentence]
+    if decided.control_part is not None:
+        lines.append(
+            f"Controls: where both sides run the same kernels they differ by up to {decided.control_part:.2%}."
+        )
+    return Group(table, Text("\n".join(lines)))
 
 
 def render(found: Comparison) -> RenderableType:
@@ -56,6 +120,7 @@ def render(found: Comparison) -> RenderableType:
     from rich.text import Text
 
     from fusionscope.analysis.blocks import plain
+    from fusionscope.analysis.compare_document import ranks_document
     from fusionscope.analysis.names import short
     from fusionscope.analysis.summary_lines import differences
     from fusionscope.cli import output
@@ -113,7 +178,30 @@ def render(found: Comparison) -> RenderableType:
             ("launches", "after", "sum us", "sum after", "difference"),
         ),
     ]
+    if (over := ranks_document(found)) is not None:
+        parts.append(ranks_table(over))
     if found.measured is not None:
         parts.append(Text(f"Measured ({found.base.untraced.source if found.base.untraced else ''}): "
                           f"{found.measured.class_}. {found.measured.sentence}"))  # fmt: skip
     return Group(*parts)
+
+
+def ranks_table(over: dict[str, Any]) -> RenderableType:
+    """Both runs over all ranks: the slowest, the median, and the wait in the all-reduces."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from fusionscope.cli import output
+
+    us = output.microseconds
+    rows = []
+    for title, side in (("before", over["base"]), ("after", over["candidate"])):
+        waits = [ns for ns in side["forward_wait_ns"].values() if ns is not None]
+        wait = f"{us(min(waits))} to {us(max(waits))}" if waits else "not known"
+        rows.append((title, side["slowest_rank"], us(side["slowest_span_ns"]), us(side["median_span_ns"]), wait))
+    columns = ("", "slowest rank", "its span us", "median span us", "wait in a forward us")
+    notes = [
+        f"{title}: {n}" for title, name in (("before", "base"), ("after", "candidate")) for n in over[name]["notes"]
+    ]
+    table = output.table("All ranks; fusing removes no wait", columns, rows, columns[1:])
+    return Group(table, Text("\n".join(notes))) if notes else table
