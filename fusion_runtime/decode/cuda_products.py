@@ -12,6 +12,7 @@ from fusionscope.fusion_runtime.decode.cuda_grid import COLUMNS, WAVE, counters,
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import gemm, moe
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation, expect
 
 Tensor = Any
 
@@ -36,9 +37,10 @@ def per_token_group_quant_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp8_linear(x: Tensor, w: Tensor, w_scale: Tensor | None) -> Tensor:
+    expect(x, InputQuant(FP8_TOKEN_GROUP_128) if w_scale is not None else None, "fp8_linear")
     if w_scale is None:
         return F.linear(x, w)
-    q, scale = per_token_group_quant_fp8(x)
+    q, scale = (x.data, x.scale) if isinstance(x, QuantisedActivation) else per_token_group_quant_fp8(x)
     return grouped_linear(q, scale, w, w_scale, x.dtype)
 
 

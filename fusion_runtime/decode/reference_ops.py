@@ -29,7 +29,7 @@ from fusionscope.fusion_runtime.decode.reference_attention import (
     qk_norm_rope,
 )
 from fusionscope.fusion_runtime.decode.reference_mhc import hc_coefficients
-from fusionscope.fusion_runtime.quant import InputQuant, QuantisedActivation
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation
 
 Tensor = Any
 
@@ -237,11 +237,12 @@ def dequantise(q: Tensor, scale: Tensor, block: tuple[int, int]) -> Tensor:
 def fp8_linear(x: Tensor, w: Tensor, w_scale: Tensor | None) -> Tensor:
     """x [T, K] (token stride); w [N, K] FP8 with w_scale [N/128, K/128], or in x's dtype with None -> [T, N].
 
-    With FP8 weights x is quantised per token and 128 columns first (two launches on CUDA).
+    With FP8 weights x is quantised per token and 128 columns first (two launches on CUDA), or comes quantised so.
     """
+    quant.expect(x, InputQuant(FP8_TOKEN_GROUP_128) if w_scale is not None else None, "fp8_linear")
     if w_scale is None:
         return F.linear(x, w)
-    q, scale = per_token_group_quant_fp8(x)
+    q, scale = (x.data, x.scale) if isinstance(x, QuantisedActivation) else per_token_group_quant_fp8(x)
     return (dequantise(q, scale, (1, BLOCK)) @ dequantise(w, w_scale, (BLOCK, BLOCK)).T).to(x.dtype)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fusionscope.fusion_runtime.comm.base import Group
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant
 
 Tensor = Any
 
@@ -28,6 +29,11 @@ class Quantised:
 
     weight: Tensor
     scale: Tensor | None
+
+    @property
+    def input_quant(self) -> InputQuant | None:
+        """What a product with this weight takes quantised: FP8 by token and 128 columns, or nothing."""
+        return None if self.scale is None else InputQuant(FP8_TOKEN_GROUP_128)
 
 
 class WeightSource:

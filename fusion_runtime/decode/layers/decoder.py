@@ -66,7 +66,7 @@ class DecoderLayer:
 
     def forward(self, update: Update | None, stream: ResidualStream, ctx: DecodeContext) -> Update:
         """The update of the layer before (the embedding's in the first) -> this layer's."""
-        x: Any = stream.prepare_attn(update, self.attention_read)
+        x: Any = stream.prepare_attn(update, self.attention_read, self.attention)
         update = self.attention.forward(x, ctx, stream.exit(f"{self.attention.name}.out"))
-        x = stream.prepare_mlp(update, self.ffn_read)
+        x = stream.prepare_mlp(update, self.ffn_read, self.ffn)
         return self.ffn.forward(x, ctx, stream.exit(f"{self.ffn.name}.down"))

@@ -10,6 +10,7 @@ from fusionscope.fusion_runtime.context import DecodeContext
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, Exit, FinalizeOperands, Full, PartialSum
+from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 Tensor = Any
 
@@ -25,19 +26,26 @@ class Mlp:
         self.up = weights.stacked([f"{name}.gate", f"{name}.up"], intermediate, spec.hidden)
         self.down = weights.quantised(f"{name}.down", spec.hidden, intermediate, shard=1)
 
-    def addend(self, x: Tensor, ctx: DecodeContext) -> Tensor:
+    @property
+    def input_quant(self) -> InputQuant | None:
+        return self.up.input_quant
+
+    def addend(self, x: Activation, ctx: DecodeContext) -> Tensor:
         """x [T, H] -> this rank's addend [T, H], bare: only for whoever adds it to something owed."""
         ops = ctx.ops
         inner = ops.silu_mul_clamp(ops.fp8_linear(x, self.up.weight, self.up.scale), self.spec.swiglu_limit)
         return ops.fp8_linear(inner, self.down.weight, self.down.scale)
 
-    def forward(self, x: Tensor, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
+    def forward(self, x: Activation, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
         """x [T, H] -> this rank's addend [T, H]."""
         return exit.hand_on(self.addend(x, ctx))
 
 
 class MoeFfn:
     """Router, top-k experts each split over the ranks by their inner width, one shared expert."""
+
+    input_quant = None
+    """The router reads the input in the storage dtype."""
 
     def __init__(self, spec: ModelSpec, weights: WeightSource, name: str) -> None:
         self.spec, self.name = spec, name

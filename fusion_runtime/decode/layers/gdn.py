@@ -18,6 +18,9 @@ Tensor = Any
 class GdnAttention:
     """Heads are split over the ranks; several value heads share one query and key head."""
 
+    input_quant = None
+    """The gates' projections read the input in the storage dtype."""
+
     def __init__(self, spec: ModelSpec, weights: WeightSource, name: str, batch: int) -> None:
         size, d = weights.group.size, spec.gdn_head_dim
         self.spec, self.name = spec, name

@@ -12,6 +12,7 @@ from fusionscope.fusion_runtime.decode.one_launch import reshaped, split
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
 from fusionscope.fusion_runtime.ownership import Exit, Full, PartialSum
+from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 Tensor = Any
 
@@ -61,7 +62,11 @@ class GqaAttention:
         whole = weights.normal(name, (*lead, heads * d), std=std, dtype=dtype)
         return whole.chunk(heads, -1)[group.rank * heads // group.size].contiguous()
 
-    def forward(self, x: Tensor, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
+    @property
+    def input_quant(self) -> InputQuant | None:
+        return self.qkv.input_quant
+
+    def forward(self, x: Activation, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
         """x [T, H] -> this rank's addend [T, H]; writes the token into the cache in place."""
         ops, spec, tokens, d = ctx.ops, self.spec, x.shape[0], self.spec.gqa_head_dim
         wide, narrow = self.heads * d, self.kv_heads * d

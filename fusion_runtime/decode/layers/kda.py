@@ -18,6 +18,9 @@ Tensor = Any
 class KdaAttention:
     """Heads are split over the ranks; the low-rank projections' first halves are replicated."""
 
+    input_quant = None
+    """The gates' projections read the input in the storage dtype."""
+
     def __init__(self, spec: ModelSpec, weights: WeightSource, name: str, batch: int) -> None:
         size = weights.group.size
         dim, heads = spec.kda_head_dim, spec.kda_heads

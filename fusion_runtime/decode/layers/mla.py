@@ -12,6 +12,7 @@ from fusionscope.fusion_runtime.decode.one_launch import reshaped, split
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import Quantised, WeightSource
 from fusionscope.fusion_runtime.ownership import Exit, Full, PartialSum
+from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 Tensor = Any
 
@@ -61,7 +62,12 @@ class MlaAttention:
         pools = context // spec.index_kpool
         self.index_cache = weights.normal(f"{name}.index_cache", (batch, pools, spec.index_dim))
 
-    def forward(self, x: Tensor, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
+    @property
+    def input_quant(self) -> InputQuant | None:
+        """The indexer reads the input too, in the storage dtype."""
+        return None if self.spec.index_heads else self.down.input_quant
+
+    def forward(self, x: Activation, ctx: DecodeContext, exit: Exit) -> PartialSum | Full:
         """x [T, H] -> this rank's addend [T, H]; writes the token into the caches in place."""
         ops, spec, tokens = ctx.ops, self.spec, x.shape[0]
         low = ops.fp8_linear(x, self.down.weight, self.down.scale)

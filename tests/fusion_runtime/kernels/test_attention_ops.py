@@ -13,7 +13,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 from fusionscope.fusion_runtime.decode import cuda_ops as ops
 from fusionscope.fusion_runtime.decode import reference_ops as ref
-from fusionscope.fusion_runtime.errors import RuntimeContractError
+from fusionscope.fusion_runtime.decode.weights import quantise_blocks
+from fusionscope.fusion_runtime.errors import RuntimeContractError, WrongQuantisation
+from fusionscope.fusion_runtime.quant import FP8_STATIC_TENSOR, InputQuant
 
 T = 3
 
@@ -81,6 +83,18 @@ def test_routing_within_the_best_groups(groups, kept, softmax):
     # Equal logits: the lower group and the lower expert first, in both.
     flat = [m.router(torch.zeros(1, 16), torch.zeros(16), 4, groups, kept, softmax)[0].tolist() for m in (ops, ref)]
     assert flat[0] == flat[1] == [[0, 1, 2, 3]]
+
+
+def test_a_linear_takes_what_a_norm_quantised_for_it():
+    x, weight = torch.randn(T, 200).bfloat16(), quantise_blocks(torch.randn(48, 200))
+    for module in (ops, ref):
+        q = module.quantise(x, weight.input_quant)
+        assert torch.equal(module.fp8_linear(q, *vars(weight).values()), module.fp8_linear(x, *vars(weight).values()))
+        with pytest.raises(WrongQuantisation, match="declares no quantised input"):
+            module.fp8_linear(q, torch.randn(48, 200), None)
+        with pytest.raises(WrongQuantisation, match="declares fp8_token_group_128"):
+            static = module.quantise(x, InputQuant(FP8_STATIC_TENSOR, torch.ones(1)))
+            module.fp8_linear(static, weight.weight, weight.scale)
 
 
 def test_groups_that_are_no_powers_of_two_are_refused():
