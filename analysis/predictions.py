@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.changes import Change
 from fusionscope.analysis.compare import Comparison
-from fusionscope.analysis.estimate import Estimate, Fused, estimate
+from fusionscope.analysis.estimate import Estimate, Fused
+from fusionscope.analysis.summary_lines import predicted
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
@@ -57,28 +57,18 @@ def fused_in(candidate: Analysed, boundary: str, subtype: str = "") -> Fused:
     return Fused(time_ns=float(np.median(each)), launches=launches, source="candidate")
 
 
-def foretold(found: Comparison, claim: Change, margin: float = MARGIN) -> Estimate:
-    """What the base run, with the fused time of the candidate's trace, predicts of one claim of a comparison."""
-    fused = fused_in(found.candidate, claim.boundary, claim.subtype)
-    base = found.base
-    return estimate(
-        base.attribution, base.schedule(), claim.boundary, claim.subtype, fused, base.untraced, margin, base.wait()
-    )  # fmt: skip
-
-
 def prediction(found: Comparison, margin: float = MARGIN) -> Prediction | None:
     """Predicted and measured of a comparison; None without untraced times of both sides, or with several fusions."""
-    if len(found.claims) != 1 or found.measured_saving_ns is None or found.measured_interval_ns is None:
+    guess = predicted(found, margin)
+    if guess is None or found.measured_saving_ns is None or found.measured_interval_ns is None:
         return None
     claim, sites = found.claims[0]
-    if not claim.candidate_sites:
-        return None
     return Prediction(
         base=found.base.info,
         candidate=found.candidate.info,
         boundary=claim.name,
         sites=sites,
-        predicted=foretold(found, claim, margin),
+        predicted=guess,
         measured_ns=found.measured_saving_ns,
         measured_interval_ns=found.measured_interval_ns,
     )

@@ -182,12 +182,13 @@ def _callbacks(app: Dash, library: Library) -> None:
         State({"type": "param", "name": ALL}, "id"),
         *url,
         prevent_initial_call=True,
-    )(lambda values, ids, path, search: _estimated(library, values, ids, path, search))
+    )(lambda values, ids, path, search: estimated(library, values, ids, path, search))
 
 
-def _estimated(
+def estimated(
     library: Library, values: list[Any], ids: list[dict[str, str]], path: str, search: str
 ) -> tuple[Any, str]:
+    """The result of the estimate page and the class of its controls, from the controls' values and the URL."""
     controls = {ident["name"]: value for ident, value in zip(ids, values, strict=True)}
     query = urls.Query.parse(search).replaced(controls)
     return estimate.result(library, urls.parts(path)[1], query), f"fs-side fs-how-{query.text('how', 'speedup')}"

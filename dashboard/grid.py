@@ -42,7 +42,6 @@ def grid(
         columnDefs=list(columns),
         rowData=list(rows),
         defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 70},
-        columnSize="responsiveSizeToFit",
         dashGridOptions={
             "suppressFieldDotNotation": True,
             "animateRows": False,

@@ -103,11 +103,19 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str, text: Iterable[str] =
 
     def cell(place: int, name: str, value: Any) -> Component:
         kind = "" if name in words else "fs-number"
+        value = shown(value)
         return html.Th(value, scope="row", className=kind) if place == 0 else html.Td(value, className=kind)
 
     head = html.Thead(html.Tr([html.Th(n, scope="col", className="" if n in words else "fs-number") for n in names]))
     body = html.Tbody([html.Tr([cell(k, n, row[n]) for k, n in enumerate(names)]) for row in rows])
     return scrolling(html.Table([html.Caption(caption), head, body], className="fs-table"), caption)
+
+
+def shown(value: Any) -> Any:
+    """A number as people read it: grouped thousands, two decimals; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else value
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
 def scrolling(inner: Component, name: str) -> Component:

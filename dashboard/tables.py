@@ -57,9 +57,9 @@ def runs(listed: Sequence[Listed]) -> Rows:
 
 def _run_row(ident: str, name: str, tags: str, **known: Any) -> dict[str, Any]:
     columns = {
-        "Run": "", "Id": ident, "Name": name, "Created (UTC)": "created", "Model": "model", "GPU": "gpu", "TP": "tp",
-        "Batch": "batch", "Context (tokens)": "context", "Paths": "paths", "Profiler": "profiler", "Labels": "labels",
-        "Tags": tags, "Error": "error",
+        "Run": "", "Id": ident, "Name": name, "Labels": "labels", "Error": "error", "Model": "model", "GPU": "gpu",
+        "TP": "tp", "Batch": "batch", "Context (tokens)": "context", "Paths": "paths", "Tags": tags,
+        "Profiler": "profiler", "Created (UTC)": "created",
     }  # fmt: skip
     given = ("Run", "Id", "Name", "Tags")
     filled = {column: key if column in given else known.get(key, "") for column, key in columns.items()}

@@ -46,4 +46,6 @@ def figure(height: int, **layout: Any) -> go.Figure:
     }
     made.update_layout(**base)
     made.update_layout(**layout)
+    made.update_xaxes(title_font={"size": 13})
+    made.update_yaxes(title_font={"size": 13})
     return made

@@ -41,11 +41,13 @@ def bars(boundaries: Sequence[Mapping[str, Any]]) -> go.Figure:
                 insidetextanchor="middle",
                 textangle=0,
                 hovertemplate=(
-                    f"<b>{kind}</b><br>{name}<br>{kernel['launches']} launches × median {kernel['median_ns'] / 1000:.2f}"
-                    f" us<br>sum {kernel['kernel_time_ns'] / 1000:.1f} us<extra></extra>"
+                    f"<b>{kind}</b><br>{name}<br>{kernel['launches']} launches × median "
+                    f"{kernel['median_ns'] / 1000:.2f} us<br>"
+                    f"sum {kernel['kernel_time_ns'] / 1000:.1f} us<extra></extra>"
                 ),
             )
-    made.update_traces(constraintext="inside", textfont={"size": 11})
+    made.update_traces(textfont={"size": 11})
+    made.update_layout(uniformtext={"mode": "hide", "minsize": 10})
     for row in shown:
         made.add_annotation(
             y=plain(row["boundary"]),

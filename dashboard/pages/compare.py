@@ -19,6 +19,7 @@ from fusionscope.dashboard.library import Library
 from fusionscope.profiler.errors import FusionScopeError
 
 TITLE = "Compare"
+_KERNEL_WIDTHS = (180, 120, 120, 105, 130, 110, 130, 110, 130, 130, 120, 300)
 
 
 def page(library: Library, query: urls.Query) -> Component:
@@ -144,24 +145,25 @@ def _answer(found: Comparison) -> list[Component]:
 
 
 def _totals(rows: tables.Rows, base: str, candidates: list[str]) -> Component:
-    def text(row: dict[str, object]) -> dict[str, object]:
-        whole = row["Total"] == "Launches"
-        shape = ",.0f" if whole else ",.1f"
-        difference = row["Difference"]
-        return {
-            "Total": row["Total"],
-            "Run": row["Run"],
-            "Value": f"{row['Value']:{shape}}",
-            "Difference": "–" if difference is None else f"{difference:+{shape}}",
-            "Difference (%)": "–" if row["Difference (%)"] is None else f"{row['Difference (%)']:+.2f} %",
-        }
-
+    """A line a total, with the columns of each run beside each other."""
+    titles = list(dict.fromkeys(row["Run"] for row in rows))
+    lines: dict[str, dict[str, object]] = {}
+    for row in rows:
+        line = lines.setdefault(row["Total"], {"One forward": row["Total"]} | dict.fromkeys(_columns(titles), "–"))
+        decimals = 0 if row["Total"] == "Launches" else 1
+        line[row["Run"]] = f"{row['Value']:,.{decimals}f}"
+        if row["Run"] != titles[0] and row["Difference"] is not None:
+            line[f"{row['Run']}: difference"] = f"{row['Difference']:+,.{decimals}f} ({row['Difference (%)']:+.2f} %)"
     return parts.section(
         "Totals",
-        parts.table([text(row) for row in rows], "One forward of each run; differences to the base", ("Total", "Run")),
+        parts.table(list(lines.values()), "Differences are to the base", ("One forward",)),
         note="Traced, medians over replays, but for the untraced step. Kernel time is a sum and no time of a step.",
         actions=[parts.save(urls.compare_file("totals.csv", base, candidates))],
     )
+
+
+def _columns(titles: list[str]) -> list[str]:
+    return [titles[0], *(name for title in titles[1:] for name in (title, f"{title}: difference"))]
 
 
 def _waterfall(found: Comparison) -> Component:
@@ -199,9 +201,10 @@ def _kernels(found: Comparison, query: urls.Query) -> Component:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["Status"]] = counts.get(row["Status"], 0) + 1
-    columns = [grid.column(name, rows) for name in rows[0]]
+    columns = [grid.column(name, rows, minWidth=width) for name, width in zip(rows[0], _KERNEL_WIDTHS, strict=True)]
     columns[0] |= {"pinned": "left", "width": 230}
     columns[2] |= {"cellRenderer": "FsStatus"}
+    columns[-1]["flex"] = 1
     note = ", ".join(f"{n} {status}" for status, n in counts.items())
     return parts.section(
         "Kernels",

@@ -130,7 +130,7 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
             parts.table(
                 [{**row, "Run": parts.link(row["Run"], urls.estimate(i, **_kept(asked)))} for i, row in rows],
                 "The same fusion in runs of this experiment that differ in batch",
-                ("Run", "Boundary", "Basis", "Verdict"),
+                ("Run", "Basis", "Verdict"),
             ),
             note=note,
         ),
@@ -163,7 +163,8 @@ def by_batch(library: Library, run: Analysed, asked: Asked) -> tuple[list[tuple[
         except FusionScopeError:
             continue
         (row,) = tables.estimate_rows([(other.title, made)])
-        rows.append((info.id, {"Batch": info.batch if info.batch >= 0 else "unknown", **row}))
+        told = {name: value for name, value in row.items() if name not in ("Boundary", "Sites")}
+        rows.append((info.id, {"Batch": info.batch if info.batch >= 0 else "unknown", **told}))
     note = {
         "speedup": "The same speed-up is assumed at every batch.",
         "time": "The same fused time is assumed at every batch; a real kernel takes longer with more tokens.",

@@ -18,6 +18,7 @@ from fusionscope.dashboard.pages import run_parts
 from fusionscope.profiler.errors import FusionScopeError
 
 GAPS = 12
+_KERNEL_WIDTHS = (180, 130, 150, 110, 120, 120, 130, 300)
 
 
 def page(library: Library, ref: str, query: urls.Query) -> Component:
@@ -143,8 +144,9 @@ def _timeline(run: Analysed, shown: Timeline, query: urls.Query) -> Component:
 
 def _kernels(run: Analysed, query: urls.Query) -> Component:
     rows = tables.kernels(run)
-    columns = [grid.column(name, rows) for name in rows[0]]
-    columns[0] |= {"pinned": "left", "width": 240}
+    columns = [grid.column(name, rows, minWidth=width) for name, width in zip(rows[0], _KERNEL_WIDTHS, strict=True)]
+    columns[0] |= {"pinned": "left", "width": 250}
+    columns[-1]["flex"] = 1
     return parts.section(
         "Kernels",
         html.Div(grid.search("k", query.text("k"), "Search kernels, roles, boundaries"), className="fs-toolbar"),

@@ -9,7 +9,10 @@ from fusionscope.dashboard import grid, parts, tables, urls
 from fusionscope.dashboard.library import Library
 
 TITLE = "Runs"
-_WIDTHS = {"Run": 190, "Model": 130, "GPU": 130, "TP": 60, "Batch": 75, "Context (tokens)": 95, "Labels": 230}
+#: Least widths in px, and which columns take what is left over.
+_WIDTHS = {"Run": 180, "Created (UTC)": 145, "Model": 120, "GPU": 130, "TP": 62, "Batch": 78, "Context (tokens)": 96,
+           "Paths": 170, "Profiler": 100, "Labels": 245, "Tags": 90, "Error": 320}  # fmt: skip
+_GROW = ("Paths",)
 _HIDDEN = ("Id", "Name")
 
 
@@ -39,6 +42,7 @@ def page(library: Library, query: urls.Query) -> Component:
                 label="All runs",
                 options={
                     "rowSelection": {"mode": "multiRow", "headerCheckbox": False},
+                    "selectionColumnDef": {"pinned": "left", "width": 46, "headerTooltip": "Select runs to compare"},
                     "quickFilterText": query.text("q"),
                 },
                 getRowId="params.data.Id",
@@ -48,15 +52,17 @@ def page(library: Library, query: urls.Query) -> Component:
 
 
 def _column(name: str, rows: tables.Rows, broken: bool) -> dict[str, object]:
-    more: dict[str, object] = {}
-    if name in _WIDTHS:
-        more["width"] = _WIDTHS[name]
+    more: dict[str, object] = {"minWidth": _WIDTHS[name], "width": _WIDTHS[name]}
+    if name in _GROW:
+        more["flex"] = 1
+    if name in ("TP", "Batch", "Context (tokens)"):
+        more |= {"headerName": name.partition(" ")[0], "suppressHeaderFilterButton": True}
     if name == "Run":
-        more |= {"cellRenderer": "FsRun", "pinned": "left", "width": 210}
+        more |= {"cellRenderer": "FsRun", "pinned": "left", "width": 200}
     if name in ("Labels", "Tags"):
         more |= {"cellRenderer": "FsBadges", "autoHeight": False}
     if name == "Error":
-        more |= {"hide": not broken, "cellClass": "fs-error", "width": 260}
+        more |= {"hide": not broken, "cellClass": "fs-error"}
     return grid.column(name, rows, **more)
 
 
