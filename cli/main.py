@@ -26,10 +26,12 @@ COMMANDS = (
     ("estimate", "estimate", "estimate", "Predict what fusing a boundary saves, with its interval and verdict."),
     ("compare", "compare", "compare", "Compare two runs: whether the fusion fired, and what it changed."),
     ("summary", "summary", "summary", "Write the Markdown of a pull request from two runs."),
+    ("export", "export", "export", "Write a run for other tools: Perfetto, Chrome, CSV, Parquet, one file."),
     ("check", "check", "check", "Check exact numbers of a run: launches, fused sites."),
     ("dashboard", "dashboard", "dashboard", "Show the runs in a browser."),
     ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
     ("ab", "ab", "ab", "Measure two arms in turn, with an interval, a noise floor and a verdict."),
+    ("knockout", "knockout", "knockout", "Disable a boundary on a copy of the live graph: its true ceiling."),
     ("amdahl", "amdahl", "amdahl", "Amdahl's law: what a speed-up of a share of the time gains."),
 )
 

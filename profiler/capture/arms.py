@@ -14,14 +14,26 @@ from fusionscope.profiler.trace import table
 
 #: Key of a run's settings that says that it holds two measured arms, and how: "paths" or "commands".
 SETTING = "ab"
+#: Key of a run's settings that names the boundaries that were knocked out in it.
+KNOCKOUT = "knockout"
 EARLY = "The measurement was ended early: it holds the blocks that were finished."
 
 
+#: The arm in which the nodes of a boundary are disabled is called so, with the boundary's name.
+WITHOUT = "without "
+#: What a disabled node costs, ns, and how many were disabled, in a head's facts.
+DISABLED_NS, NODES = "disabled_node_ns", "nodes "
+
+
 class ArmsPlan(msgspec.Struct, kw_only=True, frozen=True):
-    """`base` is the forward and the base's paths; the candidate differs in its paths alone."""
+    """`base` is the forward and the base's paths; the candidate differs in its paths alone.
+
+    With `knockouts` (KIND or KIND:SUBTYPE) the arms are the base, and the base with the nodes of each disabled.
+    """
 
     base: CapturePlan
-    candidate: dict[str, str]
+    candidate: dict[str, str] = {}
+    knockouts: list[str] = []
     blocks: int = 12
     replays: int = 5
     #: Stop starting blocks after so long in a process; 0 for no limit.
@@ -41,6 +53,8 @@ class Head(msgspec.Struct, kw_only=True, tag="head"):
     #: Sites of the candidate at which its path stepped back: "mhc_post:ffn_exit layer 3: triton: reason".
     declines: list[str] = []
     machine: dict[str, str] = {}
+    #: Numbers that were measured beside the blocks.
+    facts: dict[str, float] = {}
     layers: int = 0
     scaled: bool = False
     truncated: bool = False

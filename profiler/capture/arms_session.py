@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from fusionscope.profiler import runinfo
 from fusionscope.profiler.capture import arms, clocks, launch
-from fusionscope.profiler.capture.arms import EARLY, SETTING, ArmsPlan, Head
+from fusionscope.profiler.capture.arms import DISABLED_NS, EARLY, KNOCKOUT, NODES, SETTING, ArmsPlan, Head
 from fusionscope.profiler.capture.plan import CaptureError
 from fusionscope.profiler.capture.session import environment, log_file, terminable
 from fusionscope.profiler.progress import Progress, quiet
@@ -87,13 +88,18 @@ def _info(plan: ArmsPlan, heads: list[Head], name: str, command: Sequence[str], 
         machine=dict(first.machine),
         environment=runinfo.recorded_environment(),
         labels=runinfo.ordered_labels(marks),
-        settings={
-            SETTING: "paths",
-            "candidate": ",".join(f"{site}={path}" for site, path in plan.candidate.items()),
-            **{f"nodes_{arm}": count for arm, count in nodes.items()},
-        },
+        settings=_settings(plan, heads) | {f"nodes_{arm}": count for arm, count in nodes.items()},
         emulated_ranks=base.emulated,
         imported=False,
         world_size=base.processes,
         warnings=warnings,
     )
+
+
+def _settings(plan: ArmsPlan, heads: list[Head]) -> dict[str, str]:
+    if not plan.knockouts:
+        return {SETTING: "paths", "candidate": ",".join(f"{site}={path}" for site, path in plan.candidate.items())}
+    # Each process measured it for itself.
+    cost = statistics.median(head.facts[DISABLED_NS] for head in heads)
+    counted = {f"{NODES}{kind}": f"{heads[0].facts[NODES + kind]:.0f}" for kind in plan.knockouts}
+    return {KNOCKOUT: ",".join(plan.knockouts), DISABLED_NS: f"{cost:.1f}", **counted}

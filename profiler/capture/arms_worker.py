@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fusionscope.profiler import measure
 from fusionscope.profiler.capture import arms, machine, messages
@@ -48,30 +49,54 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
     with forward.group_of(plan.base) as group:
         base = forward.build(plan.base, group)
         assert isinstance(base, forward.CudaForward), "arms are measured on a GPU"
-        candidate = base.again(plan.candidate)
-        made = {measure.BASE: base, measure.CANDIDATE: candidate, measure.AGAIN: base.again(dict(plan.base.paths))}
-        declines = [
-            f"{s.boundary}{':' + s.subtype if s.subtype else ''} layer {s.layer}: {s.declined}"
-            for s in candidate.sites()
-            if s.declined
-        ]
         head = Head(
             process=os.getpid(),
-            nodes={name: arm.nodes() for name, arm in made.items()},
-            declines=declines,
+            nodes={measure.BASE: base.nodes()},
             machine=machine.describe("cuda", base.device_index) if rank == 0 else {},
             layers=base.spec.layers,
             scaled=base.spec.is_scaled,
             truncated=base.spec.is_truncated,
         )
+        timers, captured = {measure.BASE: base.timed}, [base]
+        if plan.knockouts:
+            timers |= knocked_out(plan, base, head)
+        else:
+            captured += two_arms(plan, base, head)
+            names = (measure.BASE, measure.CANDIDATE, measure.AGAIN)
+            timers = {name: arm.timed for name, arm in zip(names, captured, strict=True)}
         arms.append(path, head)
-        timers = {name: arm.timed for name, arm in made.items()}
         clocks = Clocks(base.device_index)
-        measured(
-            plan, process, timers, clocks.read, path, lambda done: told(done, plan.blocks, f"process {process + 1}")
-        )
-        for arm in made.values():
+        say = f"process {process + 1}"
+        measured(plan, process, timers, clocks.read, path, lambda done: told(done, plan.blocks, say))
+        for arm in captured:
             arm.close()
+
+
+def two_arms(plan: ArmsPlan, base: Any, head: Head) -> list[Any]:
+    """The candidate, and the base captured once more; the head learns of nodes, and of sites that stepped back."""
+    candidate, again = base.again(plan.candidate), base.again(dict(plan.base.paths))
+    head.nodes |= {measure.CANDIDATE: candidate.nodes(), measure.AGAIN: again.nodes()}
+    head.declines = [
+        f"{s.boundary}{':' + s.subtype if s.subtype else ''} layer {s.layer}: {s.declined}"
+        for s in candidate.sites()
+        if s.declined
+    ]
+    return [candidate, again]
+
+
+def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:
+    """A timer for the base without the nodes of each boundary; the head learns what a disabled node costs."""
+    from fusionscope.profiler.capture.graph_copies import CudaGraphs
+
+    graphs, sites = CudaGraphs(), base.sites()
+    head.facts[arms.DISABLED_NS] = measure.disabled_node_ns(graphs=graphs)
+    timers: dict[str, Callable[[], int]] = {}
+    for boundary in plan.knockouts:
+        nodes = measure.nodes_of(sites, boundary)
+        launch = graphs.without(base.captured.graph, nodes)
+        timers[arms.WITHOUT + boundary] = lambda launch=launch: graphs.timed(launch)  # type: ignore[misc]
+        head.facts[arms.NODES + boundary] = len(nodes)
+    return timers
 
 
 def measured(
