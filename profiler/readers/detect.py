@@ -11,6 +11,8 @@ from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import (
     csv_table,
     kineto,
+    nsys_parquet,
+    nsys_report,
     nsys_sqlite,
     packed,
     perfetto,
@@ -25,7 +27,7 @@ from fusionscope.profiler.readers import (
 )
 from fusionscope.profiler.readers.names import with_readable_names
 from fusionscope.profiler.readers.sqlite_file import opened
-from fusionscope.profiler.readers.wrong_files import refusal
+from fusionscope.profiler.readers.wrong_files import is_wrong, refusal
 from fusionscope.profiler.trace import Trace
 
 _SQLITE = b"SQLite format 3\x00"
@@ -38,6 +40,8 @@ def read_trace(path: str | Path) -> Trace:
     Raises UnreadableTrace with one sentence: what the file is, where that shows and what to do.
     """
     path = Path(path)
+    if nsys_parquet.is_folder(path):
+        return with_readable_names(nsys_parquet.read(path))
     packing, head = packed.head(path)
     if packing and (head.startswith(_SQLITE) or packing == "zstd"):
         return with_readable_names(_unpacked(path))
@@ -59,6 +63,8 @@ def _reader(path: Path, packing: str, head: bytes) -> _Reader:
         return rocprof_csv.read_text
     if found := _csv_reader(path, head):
         return found
+    if nsys_report.is_report(path) and not is_wrong(head):
+        return nsys_report.read
     raise refusal(path, packing, head)
 
 

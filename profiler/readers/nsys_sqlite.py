@@ -43,7 +43,7 @@ def read(path: str | Path) -> Trace:
     path = Path(path)
     try:
         with opened(path) as export:
-            return _read(export)
+            return read_tables(export)
     except (sqlite3.Error, pd.errors.DatabaseError) as error:
         raise UnreadableTrace(
             f"{path} is a damaged SQLite file ({error}): export it again with `nsys export --type sqlite`."
@@ -55,7 +55,8 @@ def read(path: str | Path) -> Trace:
         ) from error
 
 
-def _read(export: Database) -> Trace:
+def read_tables(export: Database) -> Trace:
+    """The tables of an export in whatever store. Raises as `read` does."""
     if "StringIds" not in export.tables or not {KERNEL, GRAPH_TRACE, RUNTIME, "META_DATA_EXPORT"} & export.tables:
         found = ", ".join(sorted(export.tables)[:5]) or "none"
         raise UnreadableTrace(

@@ -16,10 +16,17 @@ READABLE = (
 def refusal(path: Path, packing: str, head: bytes) -> UnreadableTrace:
     """The error for a file that no reader takes. `head` are its first bytes, unpacked."""
     says = f"is a {packing} file that holds" if packing else "is"
-    return UnreadableTrace(f"{path} {says} {_what(path, head)}.")
+    return UnreadableTrace(f"{path} {says} {_what(head)}.")
 
 
-def _what(path: Path, head: bytes) -> str:
+def is_wrong(head: bytes) -> bool:
+    """Whether the first bytes show what a file is instead of a trace, whatever its name."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    page = text[:200].lower().startswith((b"<!doctype", b"<html", b"<?xml"))
+    return not text or page or text.startswith((b"version https://git-lfs", b"PK\x03\x04"))
+
+
+def _what(head: bytes) -> str:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     start, lower = text[:24], text[:200].lower()
     if not text:
