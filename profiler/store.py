@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from fusionscope.profiler import packed, runinfo
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.remote import is_url
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.trace import TABLES, Trace, table
 
@@ -149,7 +150,7 @@ class Store:
             raise UnknownRun("The run's id is empty; `fusionscope runs` lists the ids.")
         if ref.startswith(TAG):
             return self._tagged(ref.removeprefix(TAG))
-        if packed.is_packed(ref) and (packed.is_url(ref) or Path(ref).is_file()):
+        if packed.is_packed(ref) and (is_url(ref) or Path(ref).is_file()):
             return packed.unpacked(ref)
         if os.sep in ref or (os.altsep and os.altsep in ref) or ref in (".", ".."):
             return self._by_path(Path(ref))
