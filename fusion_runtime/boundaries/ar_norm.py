@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_taken, choose
 from fusionscope.fusion_runtime.errors import NoResidual, NotReduced
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm, apply, as_norm
@@ -78,6 +78,7 @@ def run(
             return after_sum(owed.complete().tensor, residual, norm, ctx, quant)
         asked = None if choice.quantise_after else quant
         normed, total = choice.path.ar_norm(owed, residual, known, ctx, asked)
+        check_taken(owed, choice.path)
         if choice.quantise_after and quant is not None:
             normed = ctx.ops.quantise(normed, quant)
         return normed, total

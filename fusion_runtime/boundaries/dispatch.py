@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from fusionscope.fusion_runtime.errors import BadOperands, MixedWithScattered, WrongGroup
+from fusionscope.fusion_runtime.errors import BadOperands, MixedWithScattered, Unconsumed, WrongGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.ownership import Owed, Scattered
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
@@ -57,6 +57,14 @@ def _declines(path: Path, boundary: str, owed: Owed, shape: SiteShape, ctx: Deco
     if owed.completion is not None:
         return Decline(Gate.OWN_COMPLETION, "the sum is completed in its own way, not by one all-reduce")
     return path.declines(boundary, shape=shape, group=ctx.group)
+
+
+def check_taken(owed: Owed, path: Path) -> None:
+    """Raises Unconsumed where a path came back without having taken what is owed."""
+    if not owed.consumed:
+        raise Unconsumed(
+            f"the path {path.name} left {owed.what} unreduced: it must take() or complete() what it is given."
+        )
 
 
 def check_beside(owed: Any, tokens: int, dtype: Any, other: Any, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, check_taken, choose
 from fusionscope.fusion_runtime.errors import NotReduced
 from fusionscope.fusion_runtime.ownership import Full, PartialSum
 from fusionscope.fusion_runtime.paths.base import SiteShape
@@ -70,4 +70,6 @@ def run(
     shape = SiteShape(tokens, hidden, owed.dtype, owed.device, contiguous=owed.contiguous)
     choice = choose(NAME, subtype, layer, owed, shape, ctx)
     with ctx.recorder.site(NAME, subtype, layer, choice.path.name, choice.declined):
-        return choice.path.mhc_post(owed, streams, post, comb, ctx)
+        new = choice.path.mhc_post(owed, streams, post, comb, ctx)
+        check_taken(owed, choice.path)
+        return new

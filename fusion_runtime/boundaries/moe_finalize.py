@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post
-from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_taken, choose
 from fusionscope.fusion_runtime.errors import NoResidual
 from fusionscope.fusion_runtime.norms import Norm, as_norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
@@ -70,8 +70,11 @@ def run_mhc(
     with ctx.recorder.site(NAME, SUBTYPE, layer, choice.path.name, choice.declined):
         if choice.path.finalizes_through("mhc"):
             with ctx.recorder.site(mhc_post.NAME, SUBTYPE, layer, choice.path.name):
-                return choice.path.finalize_post(owed, streams, post, comb, ctx)
+                new = choice.path.finalize_post(owed, streams, post, comb, ctx)
+            check_taken(owed, choice.path)
+            return new
         summed = choice.path.finalize(owed, ctx)
+        check_taken(owed, choice.path)
         return mhc_post.run(summed, streams, post, comb, subtype=SUBTYPE, layer=layer, ctx=ctx)
 
 
@@ -94,8 +97,11 @@ def run_norm(
     with ctx.recorder.site(NAME, SUBTYPE, layer, choice.path.name, choice.declined):
         if known is not None and choice.path.finalizes_through("norm"):
             with ctx.recorder.site(ar_norm.NAME, subtype, layer, choice.path.name):
-                return _through_norm(choice, owed, residual, known, ctx, quant)
+                result = _through_norm(choice, owed, residual, known, ctx, quant)
+            check_taken(owed, choice.path)
+            return result
         summed: PartialSum = choice.path.finalize(owed, ctx)
+        check_taken(owed, choice.path)
         return ar_norm.run(summed, residual, norm, subtype=subtype, layer=layer, ctx=ctx, quant=quant)
 
 
