@@ -26,12 +26,14 @@ COMMANDS = (
     ("estimate", "estimate", "estimate", "Predict what fusing a boundary saves, with its interval and verdict."),
     ("compare", "compare", "compare", "Compare two runs: whether the fusion fired, and what it changed."),
     ("summary", "summary", "summary", "Write the Markdown of a pull request from two runs."),
+    ("report", "report", "report", "Write a run, or two, as one HTML file with plots, for attaching."),
     ("export", "export", "export", "Write a run for other tools: Perfetto, Chrome, CSV, Parquet, one file."),
     ("check", "check", "check", "Check exact numbers of a run: launches, fused sites."),
     ("dashboard", "dashboard", "dashboard", "Show the runs in a browser."),
     ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
     ("ab", "ab", "ab", "Measure two arms in turn, with an interval, a noise floor and a verdict."),
     ("knockout", "knockout", "knockout", "Disable a boundary on a copy of the live graph: its true ceiling."),
+    ("serving", "serving", "serving", "Put serving runs before and after beside the forward's prediction."),
     ("amdahl", "amdahl", "amdahl", "Amdahl's law: what a speed-up of a share of the time gains."),
 )
 
