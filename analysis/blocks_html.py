@@ -23,7 +23,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { border: 1px solid #8886; padding: .25rem .6rem; text-align: left; }
 th.number, td.number { text-align: right; white-space: nowrap; }
-code, pre { font: 13px/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; }
+code, pre { font: .87em/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid #8886; }
 details { margin: 1rem 0; }
 """
