@@ -113,10 +113,25 @@ def test_concurrencies_of_one_arm_alone_are_named() -> None:
 
 
 def test_what_sglang_and_vllm_write(tmp_path: Path) -> None:
-    sglang = {"backend": "sglang", "request_rate": "inf", "max_concurrency": 4, "concurrency": 3.97,
-              "accept_length": 2.7, "mean_tpot_ms": 10.4, "median_tpot_ms": 10.2, "median_ttft_ms": 333.0, "output_throughput": 391.0}  # fmt: skip
-    vllm = {"max_concurrency": 16, "mean_tpot_ms": 12.5, "mean_ttft_ms": 90.0, "output_throughput": 1200.0,
-            "spec_decode_acceptance_length": 3.1, "request_rate": "inf"}  # fmt: skip
+    sglang = {
+        "backend": "sglang",
+        "request_rate": "inf",
+        "max_concurrency": 4,
+        "concurrency": 3.97,
+        "accept_length": 2.7,
+        "mean_tpot_ms": 10.4,
+        "median_tpot_ms": 10.2,
+        "median_ttft_ms": 333.0,
+        "output_throughput": 391.0,
+    }
+    vllm = {
+        "max_concurrency": 16,
+        "mean_tpot_ms": 12.5,
+        "mean_ttft_ms": 90.0,
+        "output_throughput": 1200.0,
+        "spec_decode_acceptance_length": 3.1,
+        "request_rate": "inf",
+    }
     lines, one = tmp_path / "s.jsonl", tmp_path / "v.json"
     lines.write_text(json.dumps(sglang) + "\n" + json.dumps(sglang | {"median_tpot_ms": 10.3}) + "\n", encoding="utf-8")
     one.write_text(json.dumps(vllm, indent=2), encoding="utf-8")
