@@ -4,9 +4,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from counting import Counting
+
 from fusionscope.fusion_runtime.comm.single import SingleGroup
-from fusionscope.fusion_runtime.errors import ConsumedTwice, Unconsumed
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
+from fusionscope.fusion_runtime.errors import BadOperands, ConsumedTwice, DeferredEmpty, UnaskedHandoff, Unconsumed
+from fusionscope.fusion_runtime.ownership import (
+    DeferredFinalize,
+    Exit,
+    FinalizeOperands,
+    ForwardScope,
+    Full,
+    PartialSum,
+)
 
 
 def partial(what: str = "layer0.out") -> PartialSum:
@@ -81,3 +90,82 @@ def test_without_a_scope_nothing_registers() -> None:
     with ForwardScope() as scope:
         pass
     assert scope.owed == [] and not owed.consumed
+
+
+def test_an_exit_defers_where_somebody_takes_the_sum() -> None:
+    group = SingleGroup()
+    owed = Exit(group, "layer0.out", tokens=2).hand_on(torch.ones(2, 3))
+    assert isinstance(owed, PartialSum) and owed.what == "layer0.out" and owed.group is group
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "why"),
+    [
+        (0, {}, "an empty batch never defers"),
+        (2, {"consumer": False}, "nobody downstream takes the sum"),
+        (2, {"scattered": True}, "the residual is scattered over the ranks"),
+    ],
+)
+def test_an_exit_that_reduces_at_once_says_why(tokens: int, options: dict[str, bool], why: str) -> None:
+    group = Counting(2)
+    exit = Exit(group, "layer0.out", tokens=tokens, **options)
+    assert not exit.deferred and exit.why == why
+    with ForwardScope():
+        full = exit.hand_on(torch.ones(tokens, 3))
+    assert isinstance(full, Full) and full.tensor.shape == (tokens, 3)
+    assert group.reductions == (1 if tokens else 0)
+
+
+def test_a_handoff_that_the_exit_did_not_ask_for_raises() -> None:
+    operands = deferred().take()
+    with pytest.raises(UnaskedHandoff, match=r"layer3\.down handed on a finalize .* \(nobody downstream"):
+        Exit(SingleGroup(), "layer3.down", tokens=2, consumer=False).hand_on_finalize(operands)
+
+
+def test_an_exit_is_used_once() -> None:
+    exit = Exit(SingleGroup(), "layer0.out", tokens=2)
+    exit.hand_on(torch.ones(2, 3)).complete()  # type: ignore[union-attr]
+    with pytest.raises(UnaskedHandoff, match="handed on before"):
+        exit.hand_on(torch.ones(2, 3))
+
+
+def test_nothing_is_owed_for_an_empty_batch() -> None:
+    with pytest.raises(DeferredEmpty, match="an empty batch never defers"):
+        PartialSum(torch.ones(0, 3), SingleGroup())
+    empty = FinalizeOperands(torch.ones(4, 3), torch.zeros(0, 2, dtype=torch.int32), torch.ones(0, 2), 1.0, None)
+    with pytest.raises(DeferredEmpty):
+        DeferredFinalize(empty, SingleGroup())
+
+
+def test_a_sum_is_completed_in_its_own_way() -> None:
+    """A hybrid of expert and tensor parallelism sums over two groups, one after the other."""
+    inner, outer = Counting(2), Counting(4)
+    owed = PartialSum(torch.ones(1, 2), inner, "moe", lambda x: outer.all_reduce(inner.all_reduce(x)))
+    assert owed.complete().tensor.tolist() == [[8.0, 8.0]]
+    assert (inner.reductions, outer.reductions) == (1, 1)
+
+
+def test_a_finalize_hands_its_completion_on() -> None:
+    group = Counting(3)
+    operands = deferred().take()
+    owed = DeferredFinalize(operands, group, "moe", lambda x: x * 10)
+    owed.take()
+    assert owed.summed(torch.ones(1, 2)).complete().tensor.tolist() == [[10.0, 10.0]]
+    assert group.reductions == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_replicated_shared_expert_is_there_on_one_rank(rank: int) -> None:
+    group = Counting(2)
+    group.rank = rank
+    parts = deferred().take()
+    whole = FinalizeOperands(parts.gemm2_out, parts.idx, parts.weights, 1.0, torch.ones(2, 3), replicated=True)
+    assert (DeferredFinalize(whole, group).take().shared is None) == (rank != 0)
+
+
+@pytest.mark.parametrize(
+    ("idx", "weights"), [((4,), (4,)), ((2, 2), (4,)), ((2, 2), (2, 1))], ids=["flat", "flat weights", "other top-k"]
+)
+def test_indices_that_are_not_tokens_by_top_k_are_refused(idx: tuple[int, ...], weights: tuple[int, ...]) -> None:
+    with pytest.raises(BadOperands, match="must both be"):
+        FinalizeOperands(torch.ones(4, 3), torch.zeros(idx, dtype=torch.int32), torch.ones(weights), 1.0, None)
