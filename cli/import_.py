@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 def import_(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE…", help="Traces: Nsight .sqlite, Kineto .json or .json.gz; one file per rank."),
+        typer.Argument(
+            metavar="FILE…",
+            help="Traces (docs/formats.md), one file per rank or a folder of them; - reads one from stdin.",
+        ),
     ],
     provenance: Annotated[
         Path | None,
@@ -42,22 +46,32 @@ def import_(
     store: StoreOpt = None,
     json: JsonOpt = False,
 ) -> None:
-    """Store traces of other tools as a run; several files are one run's ranks.
+    """Store traces of other tools as a run; several files, or a folder, are one run's ranks.
 
     Example: fusionscope import split.nsys.sqlite --provenance split.nodes.json --timings untraced.json:split
     """
     from fusionscope.cli import output
     from fusionscope.profiler.imported import run_info
     from fusionscope.profiler.importing import import_files
+    from fusionscope.profiler.inputs import gathered
     from fusionscope.profiler.readers.timings import timings_file
 
     values = settings(setting)
     opened = open_store(store)
-    with output.progress("reading") as progress:
-        trace = import_files(files, provenance, timings, progress)
+    with output.progress("reading") as progress, gathered(files) as inputs:
+        trace = import_files(inputs.paths, provenance, timings, progress)
+        trace = replace(trace, warnings=(*trace.warnings, *inputs.notes))
         beside = [*([provenance] if provenance else []), *([timings_file(timings)] if timings else [])]
         info = run_info(
-            files, trace, model=model, tp=tp, batch=batch, context=context, settings=values, name=name, beside=beside
+            inputs.paths,
+            trace,
+            model=model,
+            tp=tp,
+            batch=batch,
+            context=context,
+            settings=values,
+            name=name,
+            beside=beside,
         )
         info.command = ["fusionscope", *sys.argv[1:]]
         run = opened.save(info, trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fusionscope.profiler import labels, runinfo
@@ -32,7 +33,6 @@ def run_info(
     ranks = ranks_of(trace)
     marks = labels.trace_labels(trace, tp or 0)
     alone = ranks[0] if len(files) == 1 and len(ranks) == 1 else -1
-    digests = [(Path(path).name, *file_digest(path)) for path in files]
     return RunInfo(
         name=name,
         model=model,
@@ -44,10 +44,19 @@ def run_info(
         tracing_mode="graph" if trace.graph_mode else "operators" if "cpu" in marks else "node",
         machine=dict(trace.machine),
         labels=runinfo.ordered_labels(marks),
-        inputs=[InputFile(path=file, sha256=sha, bytes=size, rank=alone) for file, sha, size in digests]
-        + [InputFile(path=path.name, sha256=sha, bytes=size) for path in beside for sha, size in [file_digest(path)]],
+        inputs=[*(_input(path, alone) for path in files), *(_input(path) for path in beside)],
         settings=settings or {},
         imported=True,
         world_size=max(trace.world_size, tp or 0),
         warnings=list(trace.warnings),
     )
+
+
+def _input(path: Path, rank: int = -1) -> InputFile:
+    sha, size = file_digest(path)
+    try:
+        changed = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC)
+    except (OSError, OverflowError, ValueError):
+        changed = None
+    told = changed.isoformat(timespec="seconds") if changed else ""
+    return InputFile(path=Path(path).name, sha256=sha, bytes=size, rank=rank, modified=told)

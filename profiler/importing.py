@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from fusionscope.profiler import file_ranks
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.file_ranks import ranks_of
 from fusionscope.profiler.readers import read_provenance, read_timings, read_trace
 from fusionscope.profiler.trace import Trace, merge, table
+
+__all__ = ["file_digest", "import_files", "ranks_of"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -30,23 +34,16 @@ def import_files(
     if not files:
         raise FusionScopeError("No file was given: name at least one trace to import.")
     traces: list[Trace] = []
-    owner: dict[int, Path] = {}
-    for done, path in enumerate(map(Path, files)):
+    paths = [Path(path) for path in files]
+    for done, path in enumerate(paths):
         if progress:
-            progress(done, len(files), path.name)
-        trace = read_trace(path)
-        for rank in ranks_of(trace):
-            if rank in owner:
-                raise FusionScopeError(
-                    f"{owner[rank]} and {path} both claim rank {rank}: import one file per rank of one run, "
-                    "or put the rank into the names (…rank0…, …rank1…)."
-                )
-            owner[rank] = path
-        traces.append(trace)
+            progress(done, len(paths), path.name)
+        traces.append(read_trace(path))
     if progress:
-        progress(len(files), len(files), "")
-    merged = merge(traces)
+        progress(len(paths), len(paths), "")
+    merged = merge(file_ranks.numbered(paths, traces))
     ranks = ranks_of(merged)
+    merged = replace(merged, warnings=(*merged.warnings, *file_ranks.missing(ranks, merged.world_size)))
     if provenance is not None:
         merged = replace(merged, sites=_for_ranks("sites", read_provenance(provenance), ranks))
     if timings is not None:
@@ -54,21 +51,17 @@ def import_files(
     return merged
 
 
-def ranks_of(trace: Trace) -> list[int]:
-    """The ranks that have work in a trace; graph mode has replay times instead of kernels."""
-    rows = trace.kernels if len(trace.kernels) else trace.timings
-    return sorted(int(rank) for rank in rows["rank"].unique())
-
-
 def file_digest(path: str | Path) -> tuple[str, int]:
-    """(sha256 in hex, size in bytes) of a file, as run.json records it."""
+    """(sha256 in hex, size in bytes) of a file, or of all files of a folder, as run.json records it."""
     digest = hashlib.sha256()
     size = 0
+    path = Path(path)
     try:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
+        for part in sorted(path.iterdir()) if path.is_dir() else [path]:
+            with open(part, "rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                    size += len(block)
     except OSError as error:
         raise FusionScopeError(f"{path} cannot be read ({error.strerror}): give the path of a file.") from error
     return digest.hexdigest(), size

@@ -60,12 +60,16 @@ class Decline(msgspec.Struct, kw_only=True):
 
 
 class InputFile(msgspec.Struct, kw_only=True):
-    """A file that a run was imported from. `path` is the file's name only: folders can be private."""
+    """A file that a run was imported from. `path` is the file's name only: folders can be private.
+
+    `modified` (ISO 8601, UTC) and `sha256` tell a leftover of an earlier recording from a new one.
+    """
 
     path: str
     sha256: str
     bytes: int
     rank: int = -1
+    modified: str = ""
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

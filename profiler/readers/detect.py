@@ -48,6 +48,25 @@ def read_trace(path: str | Path) -> Trace:
     return with_readable_names(_reader(path, packing, head)(path))
 
 
+#: What a JSON file says near its start if it is a trace of torch.profiler.
+_CHROME = (b'"traceEvents"', b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"', b'"ph"')
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file looks like a trace, by its first bytes: what a folder holds beside traces is passed over."""
+    try:
+        packing, head = packed.head(path)
+        if packing and head.startswith(_SQLITE):
+            return True
+        reader = _reader(path, packing, head)
+    except UnreadableTrace:
+        return False
+    if reader is nsys_sqlite.read:
+        with opened(path) as database:
+            return "StringIds" in database.tables
+    return reader is not kineto.read or any(word in head for word in _CHROME)
+
+
 def _reader(path: Path, packing: str, head: bytes) -> _Reader:
     if head.startswith(_SQLITE):
         return _sqlite_reader(path)
