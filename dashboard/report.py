@@ -44,8 +44,8 @@ def of_pair(found: Comparison, options: Options) -> str:
     parts: list[str | go.Figure] = [html(blocks(found, options))]
     if not found.incomparable:
         parts += ["<h2>Where the difference of the spans comes from</h2>", waterfalls.waterfall(waterfall(found))]
-    sides = [timeline(run.attribution) for run in (found.base, found.candidate)]
-    parts += ["<h2>One replay of each</h2>", timelines.aligned(*sides)]
+    before, after = timeline(found.base.attribution), timeline(found.candidate.attribution)
+    parts += ["<h2>One replay of each</h2>", timelines.aligned(before, after)]
     return _page(options.title or f"{found.base.title} -> {found.candidate.title}", parts)
 
 
@@ -101,7 +101,7 @@ def _kernels(run: Analysed) -> Table:
     rows = kernel_rows(run.forward, run.attribution.roles)
     names = distinct(str(row["name"]) for row in rows)
     head = ("kernel", "role", "launches", "median us", "sum us")
-    cells = [
+    cells: list[tuple[Line, ...]] = [
         (line(Code(names[str(row["name"])])), line(data(str(row["role"] or "unknown"))), line(str(row["launches"])),
          line(f"{float(str(row['median_ns'])) / 1000:.2f}"), line(f"{float(str(row['kernel_time_ns'])) / 1000:,.1f}"))
         for row in rows[:KERNELS]
