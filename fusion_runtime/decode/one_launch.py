@@ -33,7 +33,8 @@ def launch_as(name: str, function: Function) -> Function:
 
     @wraps(function)
     def launched(*operands: Any, **named: Any) -> Any:
-        if getattr(_inside, "busy", False):
+        # A compiler makes its own launches of what is inside.
+        if torch.compiler.is_compiling() or getattr(_inside, "busy", False):
             return function(*operands, **named)
         with record(name), _unrecorded():
             return function(*operands, **named)
@@ -56,7 +57,7 @@ def reshaped(x: Any, *shape: int) -> Any:
 @contextmanager
 def _unrecorded() -> Iterator[None]:
     enable: Callable[[bool], None] = torch.autograd._enable_record_function
-    if getattr(_inside, "busy", False):
+    if torch.compiler.is_compiling() or getattr(_inside, "busy", False):
         yield
         return
     _inside.busy = True

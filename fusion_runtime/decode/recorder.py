@@ -49,6 +49,10 @@ class SiteRecorder:
         """Brackets one site; sites may nest (moe_finalize contains its mhc_post)."""
         row = SiteRow(boundary, subtype, layer, path, declined)
         self.rows.append(row)
+        if torch.compiler.is_compiling():
+            # Traced code is neither captured now nor profiled by range: the row says what was chosen.
+            yield row
+            return
         first = captured_nodes()
         if first is not None:
             row.first_node = first

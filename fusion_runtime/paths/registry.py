@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from functools import cache
 
 import torch
 
@@ -42,7 +41,9 @@ def _triton() -> Path:
     return path
 
 
-_loaders: dict[str, Loader] = {"split": _split, "inductor": _inductor, "triton": _triton}
+_BUILT_IN: dict[str, Loader] = {"split": _split, "inductor": _inductor, "triton": _triton}
+_loaders = dict(_BUILT_IN)
+_loaded: dict[str, Path] = {}
 
 
 def path_names() -> tuple[str, ...]:
@@ -53,10 +54,20 @@ def path_names() -> tuple[str, ...]:
 def register_path(name: str, load: Loader) -> None:
     """Adds a path, or puts another in its place; `load` runs once, when the path is first asked for."""
     _loaders[name] = load
-    get_path.cache_clear()
+    _loaded.pop(name, None)
 
 
-@cache
+def forget_path(name: str) -> None:
+    """Takes a path out again; a built-in one comes back, and is looked for anew when it is next asked for."""
+    _loaded.pop(name, None)
+    _loaders.pop(name, None)
+    if name in _BUILT_IN:
+        _loaders[name] = _BUILT_IN[name]
+
+
 def get_path(name: str) -> Path:
     """The one instance of the path `name`. Raises KeyError for a name that is not in path_names()."""
-    return _loaders[name]()
+    # A dictionary of our own: torch.compile traces through functools.cache and warns.
+    if name not in _loaded:
+        _loaded[name] = _loaders[name]()
+    return _loaded[name]

@@ -211,7 +211,7 @@ def test_a_wrong_cxx_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU, so triton does not decline")
 def test_triton_without_a_gpu_declines_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    registry.get_path.cache_clear()
+    registry.forget_path("triton")
     try:
         path = registry.get_path("triton")
         assert isinstance(path, UnavailablePath)
@@ -222,7 +222,7 @@ def test_triton_without_a_gpu_declines_with_a_reason(monkeypatch: pytest.MonkeyP
         mhc_post.run(PartialSum(draw(1, T, H), group), streams, post, comb, subtype="attn_exit", layer=0, ctx=ctx)
         assert (ctx.recorder.rows[0].path, ctx.recorder.rows[0].declined) == ("split", f"triton: {path.why}")
     finally:
-        registry.get_path.cache_clear()
+        registry.forget_path("triton")
 
 
 def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,7 @@ declines = st.sampled_from([None, *Gate])
 def fused() -> Any:
     registry.register_path("fused", Fused)
     yield registry.get_path("fused")
-    registry._loaders.pop("fused")
-    registry.get_path.cache_clear()
+    registry.forget_path("fused")
 
 
 def operands(tokens: int, replicated: bool, shared: bool) -> FinalizeOperands:
