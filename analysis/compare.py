@@ -51,7 +51,8 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
     same = list(base.forward.nodes["name"].astype(str)) == list(candidate.forward.nodes["name"].astype(str))
     claims = [] if same else claims_of(base, changes)
     fired = fired_of(base, candidate, claims[0][0]) if claims else None
-    verdict, saving, interval, mde = _measured(base, candidate, margin)
+    subject = f"fusing {claims[0][0].name} at {claims[0][0].fired_sites} sites" if len(claims) == 1 else ""
+    verdict, saving, interval, mde = _measured(base, candidate, margin, subject)
     return Comparison(
         base=base,
         candidate=candidate,
@@ -82,7 +83,7 @@ def _paired(base: Analysed, candidate: Analysed) -> Analysed:
 
 
 def _measured(
-    base: Analysed, candidate: Analysed, margin: float
+    base: Analysed, candidate: Analysed, margin: float, subject: str
 ) -> tuple[Verdict | None, float | None, tuple[float, float] | None, float | None]:
     """The verdict on untraced times, where both runs have them; a difference of two processes is one sample."""
     if base.untraced is None or candidate.untraced is None or base.untraced.source != candidate.untraced.source:
@@ -101,7 +102,7 @@ def _measured(
     verdict = judge(
         saving, interval, base.untraced.median_ns, mde, kind="measured", margin=margin,
         missing="More untraced replays of both runs would settle it.",
-        caution="" if one_process(base, candidate) else TWO_PROCESSES,
+        caution="" if one_process(base, candidate) else TWO_PROCESSES, subject=subject,
     )  # fmt: skip
     return verdict, saving, interval, mde
 

@@ -6,8 +6,10 @@ import numpy as np
 
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.paired_rows import Cell
+from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.summary_ranks import ranks_beside
 from fusionscope.analysis.tables import number
+from fusionscope.analysis.verdict import MARGIN, us, with_prediction
 
 
 def document(found: Comparison) -> dict[str, object]:
@@ -71,6 +73,7 @@ def document(found: Comparison) -> dict[str, object]:
             "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
             "verdict": found.measured.document(),
         },
+        "quote": quote_of(found),
         "ranks": ranks_document(found),
         "differs": _both(found.differs),
         "incomparable": _both(found.incomparable),
@@ -81,6 +84,16 @@ def document(found: Comparison) -> dict[str, object]:
 
 def _both(fields: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
     return {name: {"base": before, "candidate": after} for name, (before, after) in fields.items()}
+
+
+def quote_of(found: Comparison) -> str | None:
+    """The one sentence of a comparison: what was measured decides, and the prediction stands beside it."""
+    guess = predicted(found, MARGIN)
+    decided = verdict_of(found, guess)
+    if decided is None or guess is None or decided.kind == "predicted":
+        return decided.quote if decided else None
+    low, high = guess.interval_ns
+    return with_prediction(decided, f"{us(guess.saving_ns)} [{us(low)}, {us(high)}]")
 
 
 def ranks_document(found: Comparison) -> dict[str, object] | None:

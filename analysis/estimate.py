@@ -159,6 +159,7 @@ def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
     verdict = judge(
         saving, interval, step, untraced.mde_ns if untraced else None,
         kind="predicted", margin=margin, missing=_missing(fused, untraced), caution=cautions(found, fused),
+        subject=f"fusing {found.name} at {len(found.sites)} sites", change=_change(found, fused, margin),
     )  # fmt: skip
     return Estimate(
         boundary=found.boundary,
@@ -180,6 +181,19 @@ def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
         wait_ns=None if found.wait is None else float(np.median(found.idle.sum(axis=0))),
         verdict=verdict,
     )
+
+
+def _change(found: Target, fused: Fused, margin: float) -> str:
+    """Up to which time of a fused site the step gains the margin, and the noise floor; "" where the time is a guess."""
+    if fused.source == "guess" or fused.time_ns is None:
+        return ""
+    mde = found.untraced.mde_ns if found.untraced else None
+    wanted = max(margin * found.step_ns, mde or 0.0)
+    most = found.time_for(wanted, fused.launches)
+    what = "the margin" if wanted > (mde or 0.0) else "more than the noise"
+    if most is None:
+        return f"no time of a fused kernel saves {what}"
+    return f"it saves {what} while a fused site takes at most {most / 1000:.2f} us ({fused.time_ns / 1000:.2f} given)"
 
 
 def _speedup(found: Target, placed: Floats) -> float:

@@ -9,7 +9,7 @@ from fusionscope.analysis.estimate import cautions
 from fusionscope.analysis.floors import Floors
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.target import Target
-from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, MARGIN, NOT_MEASURABLE, Verdict, us
+from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, MARGIN, NOT_MEASURABLE, WORDS, Verdict, us
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,10 @@ class Outlook:
             name, sentence = INCONCLUSIVE, f"Undecided until there is a kernel: {said}. {self.sentence()}"
         caution = cautions(found, None)
         sentence = f"{sentence} {caution}" if caution else sentence
-        return Verdict(name, "predicted", None if mde is None else best > mde, above, 0.5, sentence)
+        need = self.sentence().rstrip(".")
+        quote = f"Predicted: fusing {found.name} at {len(found.sites)} sites can save up to {us(best)} of "
+        quote += f"{us(found.step_ns)} ({_part(best, found.step_ns)}): {WORDS[name]}; {need[0].lower()}{need[1:]}."
+        return Verdict(name, "predicted", None if mde is None else best > mde, above, 0.5, sentence, quote)
 
 
 def outlook(found: Target, floors: Floors, margin: float = MARGIN, launches: int = 1) -> Outlook:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fusionscope.analysis.forwards import Forward, choose, forwards, most_like
 from fusionscope.analysis.ruleset import Rules
 from fusionscope.analysis.waiting import MEETING
-from fusionscope.profiler.importing import ranks_of
+from fusionscope.profiler.file_ranks import ranks_of
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace
 

@@ -7,7 +7,7 @@ from fusionscope.analysis.blocks import Block, Line, Paragraph, Table, line
 from fusionscope.analysis.forwards import forwards, most_like
 from fusionscope.analysis.quantities import in_us
 from fusionscope.analysis.ranks import Member, RankRow, Ranks, member, of_members
-from fusionscope.profiler.importing import ranks_of
+from fusionscope.profiler.file_ranks import ranks_of
 
 
 def ranks_beside(run: Analysed) -> Ranks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionscope.analysis.intervals import union_ns
-from fusionscope.profiler.importing import ranks_of
+from fusionscope.profiler.file_ranks import ranks_of
 from fusionscope.profiler.trace import Trace
 
 

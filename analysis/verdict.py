@@ -24,6 +24,8 @@ class Verdict:
     above_margin: bool
     confidence: float
     sentence: str
+    #: One sentence to quote: saving, interval, share of the step, times the noise floor, class, what would change it.
+    quote: str = ""
 
     def document(self) -> dict[str, object]:
         """The verdict as JSON."""
@@ -41,10 +43,14 @@ def judge(
     margin: float = MARGIN,
     missing: str = "",
     caution: str = "",
+    subject: str = "",
+    change: str = "",
 ) -> Verdict:
     """The verdict on a saving with its 95 % interval, against the noise floor and a margin (part of the step).
 
     `missing` is a sentence that says what would settle an inconclusive answer, `caution` one that is always said.
+    The quote is of `subject` ("fusing X at 90 sites"), and `change` says what would change the answer; without it
+    the limits are named.
     """
     low, high = interval_ns
     need = margin * step_ns
@@ -58,7 +64,9 @@ def judge(
         floor = min(abs(low), abs(high))
         would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {guess}"
         sentence = f"Undecided: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
-        return Verdict(INCONCLUSIVE, kind, None, above_margin, _confidence(low, high, need), _joined(sentence, caution))
+        quote = _quote(kind, subject, said, saving_ns, None, INCONCLUSIVE, change or would.removeprefix("; "))
+        confidence = _confidence(low, high, need)
+        return Verdict(INCONCLUSIVE, kind, None, above_margin, confidence, _joined(sentence, caution), quote)
     name = _class(low, high, mde_ns, need)
     bar = f"noise floor {us(mde_ns)}, margin {margin:.2%} = {us(need)}"
     words = {
@@ -71,7 +79,51 @@ def judge(
     # The limit that decides the class is the one the saving must clear.
     limit = {BELOW_MARGIN: mde_ns, SLOWER: mde_ns, NOT_MEASURABLE: mde_ns}.get(name, max(mde_ns, need))
     sentence = _joined(words[name], caution)
-    return Verdict(name, kind, low > mde_ns, above_margin, _confidence(low, high, limit), sentence)
+    limits = _change(name, saving_ns, interval_ns, step_ns, mde_ns, need)
+    quote = _quote(kind, subject, said, saving_ns, mde_ns, name, change or limits)
+    return Verdict(name, kind, low > mde_ns, above_margin, _confidence(low, high, limit), sentence, quote)
+
+
+#: The classes in the words of a quote.
+WORDS = {
+    WORTH_MERGING: "worth merging on time alone",
+    BELOW_MARGIN: "real, but below the margin",
+    NOT_MEASURABLE: "no measurable difference",
+    SLOWER: "slower",
+    INCONCLUSIVE: "undecided",
+}
+
+
+def _quote(kind: str, subject: str, said: str, saving_ns: float, mde_ns: float | None, name: str, change: str) -> str:
+    noise = "the noise floor is not known"
+    if mde_ns is not None:
+        noise = f"{abs(saving_ns) / mde_ns:.1f} times the noise floor" if mde_ns > 0 else "the noise floor is 0"
+    parts = [f"{kind.capitalize()}: {subject or 'the candidate'} {said}, {noise}: {WORDS[name]}", change]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _change(
+    name: str, saving_ns: float, interval_ns: tuple[float, float], step_ns: float, mde_ns: float, need: float
+) -> str:
+    """What would change the answer, of the limits that it stands on."""
+    low, high = interval_ns
+    if name == WORTH_MERGING:
+        return f"a noise floor or margin above {us(low)} would change that"
+    if name == BELOW_MARGIN:
+        return f"a margin below {low / step_ns:.2%} would make it worth merging"
+    if name == SLOWER:
+        return f"it would have to take {us(max(mde_ns, need) - low)} less to be worth merging"
+    if name == NOT_MEASURABLE:
+        if low > 0 or high < 0:
+            return f"a noise floor below {us(min(abs(low), abs(high)))} would show it"
+        return "nothing above the noise is hidden in the interval"
+    there = _class(saving_ns, saving_ns, mde_ns, need)
+    return f"with a narrower interval around the same saving it would be {there}"
+
+
+def with_prediction(measured: Verdict, predicted: str) -> str:
+    """The quote of a measurement with the prediction beside it; the measurement decides."""
+    return f"{measured.quote.removesuffix('.')}; predicted beforehand: {predicted}."
 
 
 def _joined(*sentences: str) -> str:

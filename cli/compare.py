@@ -120,7 +120,7 @@ def render(found: Comparison) -> RenderableType:
     from rich.text import Text
 
     from fusionscope.analysis.blocks import plain
-    from fusionscope.analysis.compare_document import ranks_document
+    from fusionscope.analysis.compare_document import quote_of, ranks_document
     from fusionscope.analysis.names import short
     from fusionscope.analysis.summary_lines import differences
     from fusionscope.cli import output
@@ -183,6 +183,8 @@ def render(found: Comparison) -> RenderableType:
     if found.measured is not None:
         parts.append(Text(f"Measured ({found.base.untraced.source if found.base.untraced else ''}): "
                           f"{found.measured.class_}. {found.measured.sentence}"))  # fmt: skip
+    if (quote := quote_of(found)) is not None:
+        parts.append(Text(f"To quote: {quote}"))
     return Group(*parts)
 
 

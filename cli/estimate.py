@@ -198,7 +198,8 @@ def render(found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines) ->
         ("labels", ", ".join(found.info.labels) or "none"),
     ]
     title = f"{found.title}: {what} fused at {made.sites} sites"
-    return Group(output.pairs(title, rows), Text(f"{made.verdict.class_}: {made.verdict.sentence}"))
+    said = f"{made.verdict.class_}: {made.verdict.sentence}\nTo quote: {made.verdict.quote}"
+    return Group(output.pairs(title, rows), Text(said))
 
 
 def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines) -> RenderableType:
@@ -221,7 +222,7 @@ def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines) -> Rendera
         ("labels", ", ".join(found.info.labels) or "none"),
     ]
     title = f"{found.title}: {aim.name}, {len(aim.sites)} sites, no fused kernel yet"
-    return Group(output.pairs(title, rows), Text(f"{verdict.class_}: {verdict.sentence}"))
+    return Group(output.pairs(title, rows), Text(f"{verdict.class_}: {verdict.sentence}\nTo quote: {verdict.quote}"))
 
 
 def floor_text(floors: Floors) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionscope.analysis.verdict import Verdict, judge
+from fusionscope.analysis.verdict import Verdict, judge, with_prediction
 
 STEP = 1_000_000.0
 
@@ -45,3 +45,30 @@ def test_the_class_agrees_with_its_flags(low: float, width: float, mde: float) -
     found = verdict(low, low + width, mde)
     assert (found.class_ == "worth_merging") == (bool(found.above_noise) and found.above_margin)
     assert 0.5 <= found.confidence <= 1
+
+
+@pytest.mark.parametrize(
+    "low,high,mde,ends",
+    [
+        (6_000, 9_000, 1_000.0, "7.5 times the noise floor: worth merging on time alone; a noise floor or margin above "
+         "6.00 us would change that."),
+        (2_000, 4_000, 1_000.0, "3.0 times the noise floor: real, but below the margin; a margin below 0.20% would "
+         "make it worth merging."),
+        (400, 800, 1_000.0, "0.6 times the noise floor: no measurable difference; a noise floor below 0.40 us would "
+         "show it."),
+        (-500, 800, 1_000.0, "no measurable difference; nothing above the noise is hidden in the interval."),
+        (-9_000, -2_000, 1_000.0, "slower; it would have to take 14.00 us less to be worth merging."),
+        (2_000, 12_000, 1_000.0, "undecided; with a narrower interval around the same saving it would be "
+         "worth_merging."),
+        (6_000, 9_000, None, "the noise floor is not known: undecided; with a noise floor below 6.00 us it would be "
+         "worth_merging."),
+    ],
+)  # fmt: skip
+def test_a_quote_is_one_sentence_with_what_would_change_it(
+    low: float, high: float, mde: float | None, ends: str
+) -> None:
+    found = judge((low + high) / 2, (low, high), STEP, mde, kind="measured", subject="fusing x at 3 sites")
+    assert found.quote.startswith("Measured: fusing x at 3 sites ") and found.quote.endswith(ends)
+    assert ". " not in found.quote
+    beside = with_prediction(found, "7.00 us [6.00 us, 8.00 us]")
+    assert beside.endswith("; predicted beforehand: 7.00 us [6.00 us, 8.00 us].")
