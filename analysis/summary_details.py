@@ -76,7 +76,7 @@ def _cell(cell: Cell) -> Line:
 def _run_points(side: str, run: Analysed) -> list[tuple[int, Line]]:
     info = run.info
     points: list[tuple[int, Line]] = [
-        (0, line(bold(f"{side}:"), " run ", Code(info.id), f", fusionscope {info.tool_version}"))
+        (0, line(bold(f"{side}:"), " run ", Code(info.id), ", fusionscope ", data(info.tool_version or "unknown")))
     ]
     facts = {
         "machine": machine(run), "settings": info.settings, "environment": info.environment,

@@ -118,7 +118,8 @@ def what_ran(found: Comparison) -> Line:
     labels = dict.fromkeys([*found.base.info.labels, *info.labels])
     built_in = f" ({BUILT_IN})" if "built-in model" in labels else ""
     cpu = f" {CPU}" if "cpu" in labels else ""
-    return (*joined(parts), f"{built_in}. Labels: {', '.join(labels) or 'none'}.{cpu}")
+    told = joined([(data(label, 60),) for label in list(labels)[:20]]) or ("none",)
+    return (*joined(parts), f"{built_in}. Labels: ", *told, f".{cpu}")
 
 
 def _graph(run: Analysed, gpu: str) -> str:

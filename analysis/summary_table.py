@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusionscope.analysis.blocks import Block, Code, Line, Paragraph, Table, bold, line
+from fusionscope.analysis.blocks import Block, Code, Inline, Line, Paragraph, Table, bold, line
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.copies import copies
 from fusionscope.analysis.names import distinct
@@ -39,17 +39,17 @@ class _Columns:
     def sums(self, rows: list[Row]) -> list[int]:
         return [sum(self.ticks.of(getattr(row, side).sum_ns) for row in rows) for side in SIDES]
 
-    def kernel(self, row: Row, where: str, note: str = "") -> None:
+    def kernel(self, row: Row, where: Line, note: str = "") -> None:
         before, after = self.sums([row])
         self.used = [self.used[0] + before, self.used[1] + after]
-        label = line(Code(self.names[row.name]), f", {where}")
+        label = line(Code(self.names[row.name]), ", ", *where)
         self.add(label, self.cell(row.base), self.cell(row.candidate), self.ticks.us(after - before, True) + note)
 
-    def several(self, rows: list[Row], what: str, strong: bool = False, note: str = "") -> None:
+    def several(self, rows: list[Row], what: Line, strong: bool = False, note: str = "") -> None:
         before, after = self.sums(rows)
         counts = [sum(getattr(row, side).launches for row in rows) for side in SIDES]
         cells = [f"{n} launches, {self.ticks.us(t)}" for n, t in zip(counts, (before, after), strict=True)]
-        self.add((what,), *cells, self.ticks.us(after - before, True) + note, strong=strong)
+        self.add(what, *cells, self.ticks.us(after - before, True) + note, strong=strong)
 
     def cell(self, cell: Cell) -> str:
         """`launches x median = product`, and the true sum where it is another number."""
@@ -69,7 +69,7 @@ def kernel_table(found: Comparison, ranks: tuple[Ranks, Ranks]) -> list[Block]:
     _boundaries(columns, found, inside)
     named = _named_elsewhere(found.rows, inside, SEEN * max(totals))
     for row in named:
-        columns.kernel(row, f"elsewhere ({_control(row)})", _band(columns.ticks, row))
+        columns.kernel(row, (f"elsewhere ({_control(row)})",), _band(columns.ticks, row))
     rest = [row for row in found.rows if not row.where and row not in named]
     whole = [columns.ticks.of(total) for total in totals]
     _rest(columns, rest, [t - u for t, u in zip(whole, columns.used, strict=True)])
@@ -89,16 +89,16 @@ def _boundaries(columns: _Columns, found: Comparison, inside: list[Row]) -> None
         mine = sorted((row for row in inside if row.where == change.name), key=_was_first)
         alone = len(found.claims) == 1
         for row in mine[:INSIDE]:
-            columns.kernel(row, "in this boundary" if alone else f"in {change.name}")
+            columns.kernel(row, ("in this boundary",) if alone else ("in ", Code(change.name)))
         if mine[INSIDE:]:
             before, after = columns.sums(mine[INSIDE:])
             columns.used = [columns.used[0] + before, columns.used[1] + after]
-            columns.several(mine[INSIDE:], f"{len(mine) - INSIDE} more kernels, in {change.name}")
+            columns.several(mine[INSIDE:], (f"{len(mine) - INSIDE} more kernels, in ", Code(change.name)))
         n = change.base_sites if change is found.claims[0][0] else sites
         before, after = columns.sums(mine)
         each = (after - before) / 10**columns.ticks.decimals / max(n, 1)
-        name = "boundary" if alone else change.name
-        columns.several(mine, f"{name}, {n} sites", strong=True, note=f" ({each:+.2f} us a site)")
+        name: Inline = "boundary" if alone else Code(change.name)
+        columns.several(mine, (name, f", {n} sites"), strong=True, note=f" ({each:+.2f} us a site)")
 
 
 def _was_first(row: Row) -> tuple[bool, float, str]:

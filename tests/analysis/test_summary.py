@@ -126,12 +126,14 @@ def test_names_from_a_trace_cannot_break_the_text(made: Made, nasty: str) -> Non
         made([[*FUSED_RUN, (nasty, 40_000, 900)]] * 2, model=nasty, machine={"gpu": nasty}, environment={nasty: nasty}),
     )
     text = markdown(compare(*sides), options=Options(title=nasty))
+    several = markdown([compare(*sides), compare(*sides)])
+    text += several.partition("<details>")[0]
     outside = re.sub(r"(`+).*?(?<!`)\1(?!`)", "", text)
     for sign in ("<script>", "@octo", "#123", "](http"):
         assert sign not in outside
-    assert outside.count("</details>") == 1 and text.rstrip().endswith("</details>")
+    assert outside.count("</details>") == 1
     table_lines = [line for line in outside.splitlines() if line.startswith("|")]
-    assert {line.replace("\\|", "").count("|") for line in table_lines} <= {5, 6}
+    assert {line.replace("\\|", "").count("|") for line in table_lines} <= {5, 6, 7}
 
     class Tags(HTMLParser):
         def __init__(self) -> None:
