@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 #: Text that means nothing to any renderer of Markdown, and that GitHub makes no link, mention or reference of.
 _TAME = re.compile(r"[\w .,:()+=/%-]*")
-_LINKS = re.compile(r"(?i)(?:https?|ftp|mailto|xmpp):|www\.|\bGH-\d|__|\b_|_\b|^\W|^\d+[.)]|\s$")
+_LINKS = re.compile(r"(?i)(?:https?|ftp|mailto|xmpp):|www\.|\bGH-\d|__|\b_|_\b|^\W|^\d+[.)](?:\s|$)|\s$")
 
 
 @dataclass(frozen=True)
