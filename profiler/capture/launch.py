@@ -61,7 +61,7 @@ def run_phase(command: Sequence[str], out: Path, log: Path, progress: Progress, 
             errors="replace",
             env={**os.environ, **env, TOKEN: token},
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=terminate_with_parent,
         )
         lines: list[str] = []
         try:
@@ -75,7 +75,7 @@ def run_phase(command: Sequence[str], out: Path, log: Path, progress: Progress, 
                     lines = [*lines[-200:], line.strip()]
             code = child.wait()
         finally:
-            _end(child, token)
+            end(child, token)
     # A profiler between us and the rank may hide the rank's exit code.
     if code or messages.read_failures(out):
         raise CaptureError(_sentence(out, lines, code, log))
@@ -107,11 +107,12 @@ def end_with_parent(number: int) -> None:
         _prctl(_PR_SET_PDEATHSIG, number)
 
 
-def _end_with_parent() -> None:
+def terminate_with_parent() -> None:
+    """To be run in a child between fork and exec: SIGTERM when its parent dies."""
     end_with_parent(signal.SIGTERM)
 
 
-def _end(child: subprocess.Popen[str], token: str) -> None:
+def end(child: subprocess.Popen[str], token: str) -> None:
     """Terminate what is left of a phase, first kindly; ranks live in sessions of their own."""
     left = _alive(child, token)
     for number in (signal.SIGTERM, signal.SIGKILL):
