@@ -181,7 +181,7 @@ SCALED: dict[str, Any] = {
     "q_lora": 32,
     "kv_lora": 32,
     "qk_dim": 16,
-    "qk_rope": 8,
+    "qk_rope": 16,
     "v_dim": 16,
     "index_heads": 4,
     "index_dim": 16,

@@ -1,6 +1,7 @@
 """Records every boundary site of a forward: which path it took, and which graph nodes it added.
 
-While a CUDA or HIP graph is being captured, the node count before and after a site brackets its nodes: exact provenance.
+While a CUDA or HIP graph is being captured, the node count before and after a site brackets its nodes: exact
+provenance.
 Otherwise a profiler range is opened, which is how sites are found in a CPU trace.
 """
 

@@ -79,7 +79,7 @@ def mla_decode_kernel(
     """Program (token, split, block of heads): softmax attention over the split's share of the chosen rows.
 
     q [T, h, D + rotated]; kv_cache [T, C, D + rotated]: keys are whole rows, values their first D = width columns;
-    `rotated` is 0 or a power of two. pool_index [T, chosen / kpool]; leaves the split's own normalised output in part
+    `rotated` is 0 or a power of two, on a GPU from 16. pool_index [T, chosen / kpool]; leaves the split's own normalised output in part
     [T, splits, h, D] f32 and its log-sum-exp in part_lse [T, splits, h].
     """
     token, split = tl.program_id(0), tl.program_id(1)
