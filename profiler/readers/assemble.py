@@ -106,8 +106,10 @@ def _guessed(kernels: pd.DataFrame, launches: pd.DataFrame, warnings: list[str])
     groups = groups[groups["size"] > 1]
     if not len(groups):
         return groups
+    least, most = groups["size"].min(), groups["size"].max()
+    sizes = f"{least}" if least == most else f"{least} to {most}"
     warnings.append(
-        f"The file has no host call for {len(groups)} groups of {groups['size'].min()} to {groups['size'].max()} "
+        f"The file has no host call for {len(groups)} groups of {sizes} "
         "kernels that share one correlation id: each counts as a graph replay. Record with --hip-trace to see the "
         "launches."
     )

@@ -7,6 +7,8 @@ people's files are demangled by a child process with little memory and little ti
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -20,6 +22,12 @@ _BYTES = 512 << 20
 _CHILDREN = 4
 #: Real kernels of Composable Kernel and CUTLASS have mangled names of up to some ten thousand letters.
 _LONGEST = 100_000
+#: Half types that runtimes older than GCC 13 do not know, a type of the same grammar that they know and kernels never
+#: have, how that one reads, and how the half type does.
+_NEW_TYPES = (
+    ("DF16b", "Df", "decimal32", "std::bfloat16_t"),
+    ("DF16_", "Dd", "decimal64", "_Float16"),
+)
 
 
 @cache
@@ -37,7 +45,25 @@ def _library() -> Any:
 
 def demangle(name: str) -> str:
     """The demangled name; the name itself where it is not mangled or no C++ runtime is there."""
-    demangler = _library() if name.startswith("_Z") else None
+    if not name.startswith("_Z"):
+        return name
+    found = _demangled(name)
+    if found == name and any(new in name for new, *_ in _NEW_TYPES):
+        stand_in = name
+        for new, old, shown, _ in _NEW_TYPES:
+            if old in name or shown in name:
+                return name
+            stand_in = stand_in.replace(new, old)
+        found = _demangled(stand_in)
+        if found == stand_in:
+            return name
+        for _, _, shown, meant in _NEW_TYPES:
+            found = found.replace(shown, meant)
+    return found
+
+
+def _demangled(name: str) -> str:
+    demangler = _library()
     if demangler is None:
         return name
     status = ctypes.c_int()
@@ -64,15 +90,19 @@ def demangle_all(names: Iterable[str]) -> dict[str, str]:
         found |= dict(zip(wanted, lines, strict=False))
         # The first name without an answer ended the child.
         wanted = wanted[len(lines) + 1 :]
+    left = [name for name, text in found.items() if text == name]
+    if left and (tool := shutil.which("c++filt") or shutil.which("llvm-cxxfilt")):
+        # binutils and LLVM know newer grammar than a runtime of some years ago.
+        found |= dict(zip(left, _child(left, tool), strict=False))
     return {name: text for name, text in found.items() if text != name}
 
 
-def _child(names: list[str]) -> list[str]:
-    """One line for each name, in order, as far as the child came."""
+def _child(names: list[str], tool: str = "") -> list[str]:
+    """One line for each name, in order, as far as the child came. `tool` does the work instead of the C++ runtime."""
     if not sys.executable:
         return []
-    command = [sys.executable, "-I", "-S", str(Path(__file__)), str(_BYTES), str(_SECONDS)]
-    given = "\n".join(names).encode()
+    command = [sys.executable, "-I", "-S", str(Path(__file__)), str(_BYTES), str(_SECONDS), tool]
+    given = "".join(f"{name}\n" for name in names).encode()
     try:
         done = subprocess.run(
             command, input=given, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=3 * _SECONDS
@@ -94,6 +124,8 @@ def _serve() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]),) * 2)
     except (ImportError, ValueError, OSError):
         return
+    if sys.argv[3]:
+        os.execv(sys.argv[3], sys.argv[3:])
     for line in sys.stdin:
         name = line.rstrip("\n")
         text = demangle(name)

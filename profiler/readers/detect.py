@@ -25,6 +25,7 @@ from fusionscope.profiler.readers import (
     rocprofv3_json,
     rpd,
 )
+from fusionscope.profiler.readers.doubts import with_doubts
 from fusionscope.profiler.readers.names import with_readable_names
 from fusionscope.profiler.readers.sqlite_file import opened
 from fusionscope.profiler.readers.wrong_files import is_wrong, refusal
@@ -39,13 +40,16 @@ def read_trace(path: str | Path) -> Trace:
 
     Raises UnreadableTrace with one sentence: what the file is, where that shows and what to do.
     """
-    path = Path(path)
+    return with_doubts(with_readable_names(_read(Path(path))))
+
+
+def _read(path: Path) -> Trace:
     if nsys_parquet.is_folder(path):
-        return with_readable_names(nsys_parquet.read(path))
+        return nsys_parquet.read(path)
     packing, head = packed.head(path)
     if packing and (head.startswith(_SQLITE) or packing == "zstd"):
-        return with_readable_names(_unpacked(path))
-    return with_readable_names(_reader(path, packing, head)(path))
+        return _unpacked(path)
+    return _reader(path, packing, head)(path)
 
 
 #: What a JSON file says near its start if it is a trace of torch.profiler.

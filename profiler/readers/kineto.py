@@ -186,7 +186,15 @@ class _Reading:
                 f"{path} has {self.events} events and none with a category (`cat`): it is no torch.profiler trace; "
                 "export one with prof.export_chrome_trace()."
             )
-        if not len(self.gpu) and not len(self.operators):
+        gpu, calls, ranges = self.gpu.frame(), self.calls.frame(), self.ranges.frame()
+        graphs = calls["name"].astype(str).str.contains("GraphLaunch")
+        if not len(gpu) and graphs.any():
+            raise UnreadableTrace(
+                f"{path} has {int(graphs.sum())} graph launches and no GPU kernel: the recording is incomplete. Record "
+                "with ProfilerActivity.CUDA, synchronize before it stops, and before CUDA 12.6 set "
+                "DISABLE_CUPTI_LAZY_REINIT=1 and TEARDOWN_CUPTI=0."
+            )
+        if not len(gpu) and not len(self.operators):
             raise UnreadableTrace(
                 f"{path} has {self.events} events but no GPU kernel and no CPU operator: record with "
                 "ProfilerActivity.CUDA (or CPU) while the forward runs."
@@ -194,7 +202,6 @@ class _Reading:
         warnings: list[str] = []
         if self.skipped:
             warnings.append(f"{self.skipped} of {self.events} events have no readable time and were left out.")
-        gpu, calls, ranges = self.gpu.frame(), self.calls.frame(), self.ranges.frame()
         operators = self.operators.frame() if not len(gpu) else self.operators.frame().iloc[:0]
         frames = [gpu, calls, ranges, operators]
         self._number_ranks(frames, file_rank(self.metadata, path), warnings)
@@ -205,7 +212,7 @@ class _Reading:
         gpu.loc[gpu["untimed"] == 1, "start_ns"] = 0
         if untimed := int(gpu["untimed"].sum()):
             warnings.append(f"{untimed} of {len(gpu)} GPU records have no time: the profiler did not collect it.")
-        launches = table("launches", calls.assign(is_graph=calls["name"].astype(str).str.contains("GraphLaunch")))
+        launches = table("launches", calls.assign(is_graph=graphs))
         kernels = gpu_kernels(gpu, launches, ranges) if len(gpu) else leaf_operators(operators, ranges)
         kernels["replay"], doubts = number_replays(kernels, launches)
         return Trace(
