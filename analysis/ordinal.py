@@ -179,6 +179,6 @@ def disagreements(placed: dict[str, list[Site]], ruled: dict[str, list[Site]], n
             there = name(off[0].columns[0]).partition("<")[0].partition("(")[0][:60]
             told.append(
                 f"{len(off)} of {len(sites)} {kind} sites by place hold none of the kernels that the names give (the"
-                f" first is at {there}): the graph may have nodes that the trace does not show; --rung 4 uses the names."
+                f" first: {there}): the graph may have nodes that the trace does not show; --rung 4 uses the names."
             )
     return told

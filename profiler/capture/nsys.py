@@ -31,7 +31,7 @@ _PACKAGES = {
     "libfontconfig.so.1": "libfontconfig1",
     "libnss3.so": "libnss3",
 }
-_HELP = (
+HELP = (
     "Install Nsight Systems from https://developer.nvidia.com/nsight-systems, put nsys on PATH or name it in $NSYS, "
     "or use --profiler cupti."
 )
@@ -65,9 +65,9 @@ def require() -> Path:
     """The nsys to use. Raises CaptureError with what is missing and the way to get it."""
     found = find()
     if found is None:
-        raise CaptureError(f"--profiler nsys cannot be used: {unavailable()}. {_HELP}")
+        raise CaptureError(f"--profiler nsys cannot be used: {unavailable()}. {HELP}")
     if missing := missing_libraries(found):
-        raise CaptureError(f"--profiler nsys cannot be used: {unavailable()}. {_install(missing)}")
+        raise CaptureError(f"--profiler nsys cannot be used: {unavailable()}. {install(missing)}")
     return found
 
 
@@ -107,7 +107,7 @@ def _libraries(missing: list[str]) -> str:
     return f"it lacks the {noun} {', '.join(missing)}"
 
 
-def _install(missing: list[str]) -> str:
+def install(missing: list[str]) -> str:
     known = [_PACKAGES[name] for name in missing if name in _PACKAGES]
     if known:
         return f"On Debian and Ubuntu: apt-get install {' '.join(known)}. Or use --profiler cupti."
@@ -144,10 +144,10 @@ def check_output(nsys: Path, folder: Path, rank: int) -> Path:
     if path.is_file():
         return path
     if not any(folder.glob(f"rank{rank}.qdstrm")):
-        raise CaptureError(f"Nsight Systems recorded nothing for rank {rank}. {_HELP}")
+        raise CaptureError(f"Nsight Systems recorded nothing for rank {rank}. {HELP}")
     if missing := missing_libraries(nsys):
         raise CaptureError(
-            f"Nsight Systems recorded rank {rank} but cannot import it: {_libraries(missing)}. {_install(missing)}"
+            f"Nsight Systems recorded rank {rank} but cannot import it: {_libraries(missing)}. {install(missing)}"
         )
     raise CaptureError(
         f"Nsight Systems recorded rank {rank} but its importer did not finish; `{nsys} --version` and "
