@@ -35,6 +35,8 @@ class Schedule:
     real_edges: bool
     #: Launches of a site are credited with at most this gap (ns) between them; None: with what is no hole.
     gap_cap: float | None = None
+    #: Launches that may begin before what they wait for has ended (programmatic dependent launch).
+    programmatic: frozenset[int] = frozenset()
 
     def retimed_span(self, sites: Sequence[Site] = (), fused_ns: Floats | None = None) -> Floats:
         """[R] ns: span with each site replaced by one launch of `fused_ns` [sites, R], or gone where that is None."""
@@ -164,7 +166,8 @@ def build(forward: Forward, edges: pd.DataFrame | None = None) -> Schedule:
     Where no graph was replayed the gaps are the host's, and a launch that goes takes the median gap at most along.
     """
     real = _real_waits(forward, edges) if edges is not None and len(edges) else None
-    found = Schedule(forward, real or _inferred_waits(forward), real is not None)
+    early = _programmatic(forward, edges) if real is not None and edges is not None else frozenset()
+    found = Schedule(forward, real or _inferred_waits(forward), real is not None, programmatic=early)
     if forward.graph_launches:
         return found
     gaps = [np.maximum(lag, 0.0) for lag, waits in zip(found.lags, found.waits_for, strict=True) if waits]
@@ -184,6 +187,11 @@ def _inferred_waits(forward: Forward) -> tuple[tuple[int, ...], ...]:
         waits.append(tuple(mine))
         last_on[stream] = column
     return tuple(waits)
+
+
+def _programmatic(forward: Forward, edges: pd.DataFrame) -> frozenset[int]:
+    early = set(edges.loc[edges["programmatic"], "target"].astype(int))
+    return frozenset(c for c, node in enumerate(forward.nodes["node"]) if int(node) in early)
 
 
 def _real_waits(forward: Forward, edges: pd.DataFrame) -> tuple[tuple[int, ...], ...] | None:

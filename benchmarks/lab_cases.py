@@ -267,24 +267,26 @@ class Chain:
         self.scale = torch.full(tuple(-(-n // 128) for n in back), 0.01, device="cuda") if self.fp8 else None
         self.two = case.streams == 2
         self.sides = pool.get(self.sites, shape.side, wide) if self.two else []
-        self.side_stream = torch.cuda.Stream() if self.two else None
+        # Streams come from a pool in turn, so that one of them may be the stream that is captured on.
+        self.side_streams = [torch.cuda.Stream() for _ in range(2)] if self.two else []
 
     def forward(self, fused: bool, marks: list[tuple[int, int]]) -> Tensor:
         """One step; appends each site's range of graph nodes to `marks` while a graph is captured."""
         h = self.x
         main = torch.cuda.current_stream()
+        aside = next((s for s in self.side_streams if s.cuda_stream != main.cuda_stream), None)
         for site in range(self.sites):
             y = torch.nn.functional.linear(h, self.producers[site])
             if self.two:
-                self.side_stream.wait_stream(main)
-                with torch.cuda.stream(self.side_stream):
+                aside.wait_stream(main)
+                with torch.cuda.stream(aside):
                     torch.nn.functional.linear(y, self.sides[site])
             first = captured_nodes()
             out = self.boundary.run(y, fused)
             if first is not None:
                 marks.append((first, captured_nodes()))
             if self.two:
-                main.wait_stream(self.side_stream)
+                main.wait_stream(aside)
             if self.fp8:
                 h = grouped_linear(*out, self.consumers[site], self.scale, torch.bfloat16)
             else:

@@ -46,8 +46,11 @@ class Seen:
     isolated: tuple[float, float] | None
     #: Bytes that the fused kernel must move at a site.
     moved: float
-    #: Untraced times of the split step by block.
+    #: Untraced times of the split step by block; of the graph that was traced, before CUPTI was loaded for it.
     untraced: list[list[int]]
+    same_graph: list[int]
+    #: What of an untraced time is the launch of the graph.
+    launch: float
 
     def save(self, path: Path) -> None:
         """Write the case without code (no pickle)."""
@@ -105,10 +108,12 @@ def analysed(seen: Seen) -> Analysed:
         "edges",
         pd.DataFrame(seen.edges, columns=["source", "target", "programmatic"]).assign(rank=0, graph=1),
     )
-    timed = [(b, t) for b, block in enumerate(seen.untraced) for t in block]
+    timed = [(b, t, "untraced") for b, block in enumerate(seen.untraced) for t in block]
+    timed += [(-1, t, "same graph untraced") for t in seen.same_graph]
+    timed += [(-1, round(seen.launch), "graph launch")]
     timings = table(
         "timings",
-        pd.DataFrame(timed, columns=["block", "duration_ns"]).assign(rank=0, process=1, arm="", source="untraced"),
+        pd.DataFrame(timed, columns=["block", "duration_ns", "source"]).assign(rank=0, process=1, arm=""),
     )
     trace = Trace(kernels=kernels, sites=sites, edges=edges, timings=timings)
     return analyse(Run(RunInfo(), trace, Path()))
@@ -132,6 +137,9 @@ def predictions(seen: Seen) -> dict[str, Any]:
         "traced_span_ns": goal.span_ns,
         "ceiling_ns": goal.ceiling_ns,
         "tracer_ns": goal.tracer_ns,
+        "early_gaps_ns": goal.early_gaps_ns,
+        "launch_ns": seen.launch,
+        "same_graph_ns": float(np.median(seen.same_graph)),
         "sites": len(seen.sites),
         "site_split_ns": place,
         "by": {},

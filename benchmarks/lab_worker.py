@@ -18,6 +18,7 @@ import torch
 from lab import add, lines
 from lab_predict import Seen, predictions
 
+from fusionscope.analysis.ab import block_values
 from fusionscope.fusion_runtime.decode import graph as graphs
 from fusionscope.profiler import measure
 from fusionscope.profiler.capture import cupti
@@ -28,6 +29,8 @@ TRACED, WARM = 10, 1
 #: Blocks and replays in a turn of the measurement, and of the split step's own times before it.
 BLOCKS, REPLAYS = 16, 3
 BASELINE = (8, 6)
+#: Captures of each arm in a process (fewer for a model), and replays of the traced graph without a profiler.
+CAPTURES, MODEL_CAPTURES, SAME_GRAPH = 3, 2, 20
 
 
 @dataclasses.dataclass
@@ -144,6 +147,9 @@ def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.W
         chosen = [(m, layers, b) for b in batches for m, layers in shallow.items() if m in MODELS]
         return [(f"{m}.l{n}.b{b}", True, lambda pool, a=(m, n, b): model_group(*a)) for m, n, b in chosen]
 
+    for m, n in list(shallow.items())[:2]:
+        if m in MODELS:
+            listed.append((f"{m}.l{n}.b8", False, lambda pool, a=(m, n, 8, False): model_group(*a)))
     # What comes first is done if the time ends early, so that kinds are mixed.
     late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
     found = [entry for entry in listed if entry not in late] + models(4, 16) + late + models(1, 64)
@@ -231,6 +237,11 @@ def trace(group: Group, out: Path) -> list[dict[str, Any]]:
     built += [(b, "fused") for b in fused]
     benches = [(c.bench.build(False), c.bench.build(True)) if c.bench else None for c in group.candidates]
     built += [(b, "bench") for pair in benches if pair for b in pair]
+    base = timer(CudaGraphs(), split)
+    for _ in range(WARM):
+        base()
+    # CUPTI records nothing now, so that this is the untraced time of the very graph that is traced next.
+    same_graph = [base() for _ in range(SAME_GRAPH)]
     taken = [recorded(b.graph) for b, _ in built]
     nodes, edges = edges_of(split.graph)
     rows = []
@@ -247,7 +258,7 @@ def trace(group: Group, out: Path) -> list[dict[str, Any]]:
         seen = Seen(
             boundary=one.boundary, start=start, duration=duration, nodes=frame["node"], streams=frame["stream"],
             names=frame["name"], edges=edges, sites=one.sites(split, False), candidate=float(np.median(by_site)),
-            in_context=bench, isolated=None, moved=one.moved, untraced=[],
+            in_context=bench, isolated=None, moved=one.moved, untraced=[], same_graph=same_graph, launch=0.0,
         )  # fmt: skip
         seen.save(out / "traces" / f"{one.case}.npz")
         span = float(np.median((start + duration).max(axis=1) - start.min(axis=1)))
@@ -300,45 +311,43 @@ def evaluate(group: Group, options: argparse.Namespace, on: CudaGraphs, clocks: 
     missing = [c.case for c in group.candidates if not (options.out / "traces" / f"{c.case}.npz").is_file()]
     if missing:
         raise RuntimeError(f"not traced: {', '.join(missing)}")
-    split, again = group.split(), group.split()
+    captures = MODEL_CAPTURES if ".l" in group.name else CAPTURES
+    splits = [group.split() for _ in range(captures)]
     if options.process == 0:
+        launch = measure.launch_ns(graphs=on)
         for one in group.candidates:
-            predict(one, split, options.out, on)
-    arms: dict[str, Callable[[], int]] = {}
-    kept = [split, again]
-    for name, built in ((measure.BASE, split), (measure.AGAIN, again)):
-        arms[name] = timer(on, built)
+            predict(one, splits[0], options.out, on, launch)
+    kept = list(splits)
+    arms: dict[str, Callable[[], int]] = {f"split {k}": timer(on, built) for k, built in enumerate(splits)}
     for one in group.candidates:
-        built = one.fused()
-        kept.append(built)
-        arms[one.case] = timer(on, built)
+        for k in range(captures):
+            kept.append(one.fused())
+            arms[f"{one.case} {k}"] = timer(on, kept[-1])
     before = clocks.read()
-    step = arms[measure.BASE]()
-    blocks = BLOCKS if step * len(arms) < 12_000_000 else BLOCKS // 2
+    step = arms["split 0"]()
+    blocks = BLOCKS if step * len(arms) < 25_000_000 else BLOCKS // 2
     rows = measure.in_blocks(arms, blocks, REPLAYS, seed=1000 * options.process + len(arms))
     after = clocks.read()
+    values = {arm: block_values(measure.as_table(rows), arm).round().astype(int).tolist() for arm in arms}
     found = []
     for one in group.candidates:
-        mine = [(b, measure.CANDIDATE if arm == one.case else arm, ns) for b, arm, ns in rows
-                if arm in (measure.BASE, measure.AGAIN, one.case)]  # fmt: skip
-        by_block = [[ns for b, arm, ns in mine if b == block and arm == name] for block in range(blocks)
-                    for name in (measure.BASE, measure.CANDIDATE, measure.AGAIN)]  # fmt: skip
         found.append({
             "case": one.case, "held_out": one.held_out, "facts": one.facts, "process": os.getpid(),
-            "blocks": [by_block[3 * k : 3 * k + 3] for k in range(blocks)],
+            "split": [values[f"split {k}"] for k in range(captures)],
+            "fused": [values[f"{one.case} {k}"] for k in range(captures)],
             "clocks": [before.sm_mhz, after.sm_mhz, before.reasons | after.reasons],
             "gpu": torch.cuda.get_device_name(),
         })  # fmt: skip
     return found
 
 
-def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs) -> None:
+def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs, launch: float) -> None:
     """Add what an untraced process knows (the split step, the kernels alone), and write the prediction down."""
     path = out / "traces" / f"{one.case}.npz"
     seen = Seen.load(path)
     blocks, replays = BASELINE
     base = timer(on, split)
-    seen.untraced = []
+    seen.untraced, seen.launch = [], launch
     for _ in range(blocks):
         base()
         seen.untraced.append([base() for _ in range(replays)])

@@ -27,7 +27,7 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import table
 
 BLOCKS, REPLAYS = 30, 5
-BASE, CANDIDATE, AGAIN = "base", "candidate", "base again"
+BASE, CANDIDATE, AGAIN, CANDIDATE_AGAIN = "base", "candidate", "base again", "candidate again"
 WITHOUT, SHORT, LONG = "without", "short delay", "long delay"
 #: Untimed replays at the start of a turn: the first after another graph finds its data in the cache.
 _LEAD = 1
@@ -247,6 +247,15 @@ def delay(
     rows = in_blocks(arms, blocks, replays, seed=seed)
     step = _median(rows, LONG) - _median(rows, SHORT)
     return Delay((long - short) * cycle, step, len(chosen), as_table(rows))
+
+
+def launch_ns(*, graphs: Graphs | None = None) -> float:
+    """What of a replay's time is the launch of the graph, ns: a chain of no kernels, from two that have some."""
+    on = graphs or CudaGraphs()
+    arms = {str(kernels): _timer(on, on.launch(on.chain(kernels))) for kernels in CHAINS}
+    rows = in_blocks(arms, 10, 5)
+    few, many = (_median(rows, str(kernels)) for kernels in CHAINS)
+    return few - CHAINS[0] * (many - few) / (CHAINS[1] - CHAINS[0])
 
 
 def disabled_node_ns(*, graphs: Graphs | None = None) -> float:

@@ -46,7 +46,8 @@ def _router_triton_kernel(logits, bias, ids, weights, experts, k: tl.constexpr, 
     kept = tl.zeros((block_k,), tl.float32)
     for i in tl.static_range(k):
         best = tl.max(left, 0)
-        one = tl.min(tl.where(left == best, expert, block_e), 0)
+        # Not a number is equal to nothing: an index stays in range all the same.
+        one = tl.minimum(tl.min(tl.where(left == best, expert, block_e), 0), experts - 1)
         chosen = tl.where(place == i, one, chosen)
         kept = tl.where(place == i, tl.sum(tl.where(expert == one, score, 0.0), 0), kept)
         left = tl.where(expert == one, float("-inf"), left)

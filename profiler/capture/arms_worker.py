@@ -20,6 +20,7 @@ from fusionscope.profiler.capture.arms import ArmsPlan, Block, Head
 from fusionscope.profiler.capture.clocks import Clocks, Reading
 from fusionscope.profiler.capture.launch import end_with_parent
 from fusionscope.profiler.capture.worker import failure
+from fusionscope.profiler.errors import FusionScopeError
 
 
 def main(args: list[str] | None = None) -> int:
@@ -62,7 +63,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
             timers |= knocked_out(plan, base, head)
         else:
             captured += two_arms(plan, base, head)
-            names = (measure.BASE, measure.CANDIDATE, measure.AGAIN)
+            names = (measure.BASE, measure.CANDIDATE, measure.AGAIN, measure.CANDIDATE_AGAIN)
             timers = {name: arm.timed for name, arm in zip(names, captured, strict=True)}
         arms.append(path, head)
         clocks = Clocks(base.device_index)
@@ -73,15 +74,21 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
 
 
 def two_arms(plan: ArmsPlan, base: Any, head: Head) -> list[Any]:
-    """The candidate, and the base captured once more; the head learns of nodes, and of sites that stepped back."""
+    """The candidate, and both captured once more; the head learns of nodes, and of sites that stepped back.
+
+    Two captures of one program can differ by more than a fusion saves, and one alone would not show that.
+    """
     candidate, again = base.again(plan.candidate), base.again(dict(plan.base.paths))
+    candidate_again = base.again(plan.candidate)
     head.nodes |= {measure.CANDIDATE: candidate.nodes(), measure.AGAIN: again.nodes()}
+    if candidate_again.nodes() != candidate.nodes():
+        raise FusionScopeError("Two captures of the candidate differ in size: close what else uses this GPU.")
     head.declines = [
         f"{s.boundary}{':' + s.subtype if s.subtype else ''} layer {s.layer}: {s.declined}"
         for s in candidate.sites()
         if s.declined
     ]
-    return [candidate, again]
+    return [candidate, again, candidate_again]
 
 
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from fusionscope.profiler import measure
 from fusionscope.profiler.capture import cupti, machine, messages, nsys, torch_profiler
 from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.launch import end_with_parent
@@ -23,6 +24,8 @@ from fusionscope.profiler.errors import FusionScopeError
 
 #: Replays that the traced process times before anything is recorded.
 _BEFORE = 3
+#: Replays of the graph that is traced, timed before CUPTI is loaded.
+_BESIDE = 20
 
 
 def main(args: list[str] | None = None) -> int:
@@ -96,6 +99,8 @@ def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
         timings += [
             messages.Timing(block=block, duration_ns=made.timed(), source=source) for _ in range(plan.timed_replays)
         ]
+    if plan.device == "cuda":
+        timings.append(messages.Timing(block=-1, duration_ns=round(measure.launch_ns()), source="graph launch"))
     return timings
 
 
@@ -104,6 +109,10 @@ def _traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> li
     told(0, plan.replays, f"traced: recording replays with {plan.profiler}")
     source = "traced process"
     timings = [messages.Timing(block=0, duration_ns=made.timed(), source=source) for _ in range(_BEFORE)]
+    if plan.profiler == "cupti":
+        # CUPTI is not loaded yet: the very graph that is traced next can be timed without a profiler.
+        beside = "same graph untraced"
+        timings += [messages.Timing(block=-1, duration_ns=made.timed(), source=beside) for _ in range(_BESIDE)]
     made.fresh()
     with _recording(plan, out, rank):
         for number in range(WARMUP_REPLAYS + plan.replays):
