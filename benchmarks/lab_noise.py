@@ -30,6 +30,8 @@ def work(options: argparse.Namespace) -> int:
     until = time.monotonic() + options.seconds
     file = options.out / "noise.jsonl"
     done = {row["what"] for row in lines(file)}
+    if options.only:
+        done |= {"knockout", "aa", "power"} - set(options.only.split(","))
     made = sample(options.make)
     weights = _weights(made)
     on = CudaGraphs()
