@@ -57,11 +57,15 @@ def counted(number: int, noun: str) -> str:
 
 def write_json(payload: Any) -> None:
     """One JSON document on stdout. Integers stay integers; a NaN or an infinity becomes null."""
+    sys.stdout.write(json_text(payload))
+    sys.stdout.flush()
+
+
+def json_text(payload: Any) -> str:
+    """The same as text."""
     import msgspec
 
-    document = msgspec.json.format(msgspec.json.encode(_plain(payload)), indent=2)
-    sys.stdout.write(document.decode() + "\n")
-    sys.stdout.flush()
+    return msgspec.json.format(msgspec.json.encode(_plain(payload)), indent=2).decode() + "\n"
 
 
 def _plain(value: Any) -> Any:

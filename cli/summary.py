@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
+from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt
+from fusionscope.cli.pairing import BaseOpt, CandidateOpt, FailIfOpt, RunsArg, TitleOpt, compared, references
 from fusionscope.cli.variadic import Variadic
 
 
@@ -18,27 +19,12 @@ class COMMAND(Variadic):
 
 
 def summary(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[BASE CANDIDATE...]", help="The run before, and one or more after.")
-    ] = None,
-    base: Annotated[
-        list[str] | None,
-        typer.Option("--base", metavar="RUN...", help="Runs before, one a batch; each is paired with a --candidate."),
-    ] = None,
-    candidate: Annotated[
-        list[str] | None, typer.Option("--candidate", metavar="RUN...", help="Runs after, in the order of --base.")
-    ] = None,
+    runs: RunsArg = None,
+    base: BaseOpt = None,
+    candidate: CandidateOpt = None,
     format: Annotated[str, typer.Option("--format", help="md, html or json.")] = "md",
-    title: Annotated[str, typer.Option("--title", help="Stands as the heading, before the claim.")] = "",
-    fail_if: Annotated[
-        str,
-        typer.Option(
-            "--fail-if",
-            metavar="GATES",
-            help="Fail where one holds of any pair: slower, below-margin, not-measurable, inconclusive, incomparable, "
-            "not-fired, launches-grew; separated by commas.",
-        ),
-    ] = "",
+    title: TitleOpt = "",
+    fail_if: FailIfOpt = "",
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = 0,
@@ -56,10 +42,8 @@ def summary(
     """
     import sys
 
-    from fusionscope.analysis.compare import compare
     from fusionscope.analysis.gates import Gates
     from fusionscope.analysis.summary import FORMATS, Options, written
-    from fusionscope.analysis.summary_pairs import check_pairs
     from fusionscope.cli import output
     from fusionscope.profiler.errors import FusionScopeError
 
@@ -67,15 +51,8 @@ def summary(
         raise FusionScopeError(f"--format {format} is not known: choose {', '.join(FORMATS)}.")
     gates = Gates.of(fail_if)
     part = margin_part(margin)
-    given = runs or []
-    if given and (base or candidate):
-        raise FusionScopeError("Give either BASE CANDIDATE or --base and --candidate, not both.")
-    found = []
-    for before_ref, after_ref in check_pairs(base or given[:1], candidate or given[1:]):
-        # The kind of forward is the base's: the candidate's is the one that is most like it.
-        before = analysed(before_ref, store, rank, forward, rules, sites, boundaries=boundary)
-        after = analysed(after_ref, store, rank, "", rules, sites, boundaries=boundary)
-        found.append(compare(before, after, part))
+    pairs = references(runs, base, candidate)
+    found = compared(pairs, part, store, rank, forward, rules, boundary, sites)
     options = Options(part, title, command=output.command_line())
     outcome = gates.of_pairs(found, part)
     if json or format == "json":

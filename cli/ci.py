@@ -1,0 +1,115 @@
+"""`fusionscope ci`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fusionscope.cli.analysing import MarginOpt, margin_part
+from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt, open_store
+from fusionscope.cli.pairing import BaseOpt, CandidateOpt, FailIfOpt, RunsArg, TitleOpt, compared, references
+from fusionscope.cli.variadic import Variadic
+
+if TYPE_CHECKING:
+    from fusionscope.analysis.gates import Outcome
+
+
+class COMMAND(Variadic):
+    """The class of this command."""
+
+    several = ("--base", "--candidate")
+
+
+def ci(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the files to keep are written.")],
+    runs: RunsArg = None,
+    base: BaseOpt = None,
+    candidate: CandidateOpt = None,
+    title: TitleOpt = "",
+    fail_if: FailIfOpt = "",
+    expect: Annotated[
+        list[str] | None,
+        typer.Option("--expect", help="As `fusionscope check` takes it, of every candidate; lines or repeated."),
+    ] = None,
+    pr: Annotated[str, typer.Option("--pr", help="The pull request's number, kept beside the runs.")] = "",
+    margin: MarginOpt = "0.5%",
+    store: StoreOpt = None,
+    rank: RankOpt = 0,
+    forward: ForwardOpt = "",
+    rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
+    sites: SitesOpt = "",
+    json: JsonOpt = False,
+) -> None:
+    """Do what a continuous integration does: compare, write summary and packed runs to a folder, tell the job, fail.
+
+    In a GitHub workflow the summary goes to the job's summary, failed gates become annotations, and the outputs
+    `verdict` and `exit-code` are set.
+
+    Example: fusionscope ci example example-fused --out report --fail-if slower,not-fired
+    """
+    from fusionscope.analysis import expect as expecting
+    from fusionscope.analysis.gates import Gates
+    from fusionscope.analysis.summary import Options, written
+    from fusionscope.cli import output, writing
+
+    gates = Gates.of(fail_if)
+    part = margin_part(margin)
+    expected = [expecting.parse(text) for option in expect or [] for text in option.splitlines() if text.strip()]
+    pairs = references(runs, base, candidate)
+    found = compared(pairs, part, store, rank, forward, rules, boundary, sites)
+    checks = [expecting.found(expectation, one.candidate) for one in found for expectation in expected]
+    failed = [f"Expected {c.expectation.text} of rank {c.rank}, found {c.number}." for c in checks if not c.holds]
+    outcome = gates.of_pairs(found, part)
+    code = outcome.exit_code or (1 if failed else 0)
+    options = Options(part, title, output.command_line())
+    text = str(written(found, options, "md"))
+    document = written(found, options, "json", outcome)
+    assert isinstance(document, dict)
+    document["expectations"] = [{"expect": c.expectation.text, "found": c.number, "holds": c.holds} for c in checks]
+    writing.write(out / "summary.md", text.encode())
+    writing.write(out / "summary.json", output.json_text(document).encode())
+    if pr:
+        writing.write(out / "pr", f"{number(pr)}\n".encode())
+    _pack(out, pairs, open_store(store).find)
+    _tell(text, document, outcome, failed, code)
+    if json:
+        output.write_json({"exit_code": code, "out": str(out), **document})
+    if code:
+        raise typer.Exit(code)
+
+
+def number(text: str) -> int:
+    """A pull request's number. Raises FusionScopeError for anything else, such as what somebody's file holds."""
+    from fusionscope.profiler.errors import FusionScopeError
+
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        raise FusionScopeError("The number of the pull request must be digits alone.")
+    return int(text)
+
+
+def _pack(out: Path, pairs: list[tuple[str, str]], find: object) -> None:
+    from fusionscope.profiler.packed import pack
+
+    assert callable(find)
+    for place, pair in enumerate(pairs):
+        for side, ref in zip(("base", "candidate"), pair, strict=True):
+            pack(find(ref), out / f"{side}-{place}.tar")
+
+
+def _tell(text: str, document: dict[str, object], outcome: Outcome, failed: list[str], code: int) -> None:
+    """Say it to the job: its summary and outputs, and one line a failure."""
+    import os
+
+    from fusionscope.cli import github, output
+
+    verdict = document["verdict"]
+    class_ = verdict["class"] if isinstance(verdict, dict) else "none"
+    github.append("GITHUB_STEP_SUMMARY", text)
+    github.append("GITHUB_OUTPUT", f"verdict={class_}\nexit-code={code}\n")
+    in_workflow = os.environ.get("GITHUB_ACTIONS") == "true"
+    for sentence in [*outcome.sentences, *failed]:
+        level = "warning" if sentence.startswith("Warning") else "error"
+        output.say(github.annotation(level, sentence) if in_workflow else sentence)
