@@ -164,13 +164,13 @@ def _callbacks(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )(runs.selected)
     app.callback(
-        Output("timeline", "figure"),
+        Output("plot-timeline", "figure"),
         Input({"type": "param", "name": "site"}, "value"),
         *url,
         prevent_initial_call=True,
     )(lambda site, path, search: run.zoom(library, urls.parts(path)[1], urls.Query.parse(search), site))
     app.callback(
-        Output("aligned", "figure"),
+        Output("plot-aligned", "figure"),
         Input({"type": "param", "name": "site"}, "value"),
         State("url", "search"),
         prevent_initial_call=True,

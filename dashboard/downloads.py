@@ -12,6 +12,7 @@ from fusionscope.analysis.summary import markdown
 from fusionscope.analysis.timeline import timeline
 from fusionscope.dashboard import tables, urls
 from fusionscope.dashboard.library import Library
+from fusionscope.dashboard.pages import summary
 from fusionscope.profiler.errors import FusionScopeError
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
@@ -63,9 +64,8 @@ def add_routes(server: flask.Flask, library: Library) -> None:
         query = urls.Query.parse(flask.request.query_string.decode())
         try:
             if name == "summary.md":
-                margin = query.margin()
-                text = markdown(library.comparison(*_sides(query), margin), margin)
-                return _file(text, name, "text/markdown")
+                found, options = summary.asked(library, query)
+                return _file(markdown(found, options.margin, options), name, "text/markdown")
             if name in FILES:
                 return _file(csv_text(FILES[name](library, query)), name, "text/csv")
         except FusionScopeError as error:

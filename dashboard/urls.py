@@ -94,9 +94,10 @@ def download(name: str, **values: object) -> str:
     return _with(f"/download/{quote(name)}", values.items())
 
 
-def compare_file(name: str, base: str, candidates: Iterable[str]) -> str:
+def compare_file(name: str, base: str, candidates: Iterable[str], **values: object) -> str:
     """A file about a comparison."""
-    return _with(f"/download/{quote(name)}", [("base", base), *(("candidate", c) for c in candidates)])
+    named = [("base", base), *(("candidate", c) for c in candidates), *values.items()]
+    return _with(f"/download/{quote(name)}", named)
 
 
 def parts(pathname: str | None) -> tuple[str, str]:

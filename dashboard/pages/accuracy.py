@@ -40,7 +40,7 @@ def page(library: Library, query: urls.Query) -> Component:
             ]
         )
     )
-    made = parts.figure("accuracy", estimates.accuracy(found), "Bars are 95 % intervals.", "accuracy")
+    made = parts.figure("plot-accuracy", estimates.accuracy(found), "Bars are 95 % intervals.", "accuracy")
     rows = [
         {**row, "Base": parts.link(row["Base"], urls.run(p.base.id)),
          "Candidate": parts.link(row["Candidate"], urls.compare(p.base.id, [p.candidate.id])),

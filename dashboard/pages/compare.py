@@ -171,7 +171,7 @@ def _waterfall(found: Comparison) -> Component:
     return parts.section(
         "Where the difference comes from",
         parts.figure(
-            "waterfall",
+            "plot-waterfall",
             falls.waterfall(steps),
             "The steps add up to the difference of the median traced spans.",
             f"{found.base.title}-{found.candidate.title}-waterfall",
@@ -188,7 +188,7 @@ def _boundaries(found: Comparison) -> Component:
     return parts.section(
         "Boundary by boundary",
         parts.figure(
-            "boundary-pairs", bars.pairs(figure_rows), "Kernel time of each boundary, traced.",
+            "plot-pairs", bars.pairs(figure_rows), "Kernel time of each boundary, traced.",
             f"{found.base.title}-{found.candidate.title}-boundaries",
         ),
         parts.table(rows, "Boundaries of both sides", ("Boundary", "Rungs")),
@@ -230,7 +230,7 @@ def _timelines(found: Comparison, query: urls.Query) -> Component:
         "Timelines",
         controls.stepping("Align at a site", options, key if key in common else None, "the first launch"),
         parts.figure(
-            "aligned",
+            "plot-aligned",
             _aligned(found, key),
             "One replay of each side, the one with the median span.",
             f"{found.base.title}-{found.candidate.title}-timelines",

@@ -118,7 +118,7 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
         parts.section(
             "Amdahl and schedule",
             parts.figure(
-                "amdahl",
+                "plot-amdahl",
                 estimates.amdahl_curve(made, asked.margin),
                 f"Saving in percent of the step of {us(made.span_ns)} ({made.basis}).",
                 f"{run.title}-{asked.boundary.replace(':', '-')}-estimate",

@@ -113,7 +113,7 @@ def _boundaries(run: Analysed) -> Component:
     return parts.section(
         "Boundaries",
         parts.figure(
-            "boundary-bars",
+            "plot-boundaries",
             bars.bars(told),  # type: ignore[arg-type]
             "Kernel time by boundary, one segment a kernel. Shares of nested kinds are never added up.",
             f"{run.title}-boundaries",
@@ -132,7 +132,7 @@ def _timeline(run: Analysed, shown: Timeline, query: urls.Query) -> Component:
         "Timeline",
         controls.sites(run, site),
         parts.figure(
-            "timeline",
+            "plot-timeline",
             drawn.timeline(shown, site),
             f"Replay {shown.replay} of {len(run.forward.span)}, the one with the median span ({us(shown.span)}).",
             f"{run.title}-timeline",
@@ -183,7 +183,7 @@ def _coverage(run: Analysed) -> Component:
     unknown = tables.unattributed(told)  # type: ignore[arg-type]
     body = [
         parts.figure(
-            "coverage",
+            "plot-coverage",
             bars.coverage(run.attribution.coverage(), run_parts.RUNGS),
             "Share of kernel time by the best rung that knows each launch.",
             f"{run.title}-coverage",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.summary import Options, blocks, markdown
 from fusionscope.dashboard import controls, parts, urls
 from fusionscope.dashboard.library import Library
@@ -16,33 +19,30 @@ TITLE = "Summary"
 
 
 def page(library: Library, query: urls.Query) -> Component:
-    """The page `/summary`: `base`, `candidate`, `margin`."""
-    base, candidate, margin = query.text("base"), query.text("candidate"), query.margin()
+    """The page `/summary`: `base`, `candidate` (may be repeated), `margin`."""
+    base, candidates, margin = query.text("base"), query.texts("candidate"), query.margin()
     runs = controls.runs(library)
     choice = html.Div(
         [
             controls.select("base", "Base", runs, base or None, go=True, wide=True, placeholder="choose a run"),
-            controls.select(
-                "candidate", "Candidate", runs, candidate or None, go=True, wide=True, placeholder="choose a run"
-            ),
+            controls.several("candidate", "Candidates", runs, candidates),
             controls.number("margin", "Margin (% of the step)", margin * 100, low=0, high=99, step=0.1, go=True),
         ],
         className="fs-controls",
     )
     lead = "What a reviewer reads in the pull request."
-    if not base or not candidate:
+    if not base or not candidates:
         hint = parts.alert("Choose the run before and the run after the fusion.", colour="blue")
         return html.Div([parts.title("Summary", lead), choice, hint])
     try:
-        found = library.comparison(base, candidate, margin)
-        options = Options(margin, command=f"fusionscope summary {base} {candidate} --margin {margin:.4g}")
+        found, options = asked(library, query)
         text = markdown(found, margin, options)
     except FusionScopeError as error:
         return html.Div([parts.title("Summary", lead), choice, parts.alert(str(error), "No summary")])
     actions = [
         dcc.Clipboard(id="copy-summary", content=text, className="fs-button", title="Copy the Markdown"),
-        parts.save(urls.download("summary.md", base=base, candidate=candidate, margin=f"{margin * 100:g}"), "Markdown"),
-        parts.link("Compare", urls.compare(base, [candidate]), button=True),
+        parts.save(urls.compare_file("summary.md", base, candidates, margin=f"{margin * 100:g}"), "Markdown"),
+        parts.link("Compare", urls.compare(base, candidates), button=True),
     ]
     source = dmc.Textarea(
         value=text, label="Markdown", readOnly=True, autosize=True, minRows=8, maxRows=18, className="fs-source"
@@ -55,3 +55,15 @@ def page(library: Library, query: urls.Query) -> Component:
             parts.section("Source", source, note=f"{len(text):,} characters; GitHub takes up to 65,536."),
         ]
     )
+
+
+def asked(library: Library, query: urls.Query) -> tuple[list[Comparison], Options]:
+    """The comparisons that a query names, one a candidate, and what the summary says beside them.
+
+    Raises FusionScopeError.
+    """
+    base, candidates, margin = query.text("base"), query.texts("candidate"), query.margin()
+    if not base or not candidates:
+        raise FusionScopeError("A summary needs a base and a candidate: choose both on the page.")
+    command = shlex.join(["fusionscope", "summary", base, *candidates, "--margin", f"{margin * 100:g}%"])
+    return [library.comparison(base, one, margin) for one in candidates], Options(margin, command=command)

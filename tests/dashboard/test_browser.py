@@ -1,0 +1,234 @@
+"""The dashboard in a headless browser: every fixture page ends with a silent console and no request elsewhere."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from literal_traces import SPLIT, kernels
+
+from fusionscope.profiler.importing import import_files
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Store
+from fusionscope.profiler.trace import Trace
+
+COMPARED = "/compare?base=example&candidate=example-fused"
+PAGES = {
+    "runs": "/",
+    "run": "/run/example",
+    "compare": COMPARED,
+    "estimate": "/estimate/example",
+    "accuracy": "/accuracy",
+    "summary": "/summary?base=example&candidate=example-fused",
+}
+#: Plots and grids that each page draws.
+DRAWN = {"runs": (0, 1), "run": (3, 1), "compare": (3, 1), "estimate": (1, 0), "accuracy": (1, 0), "summary": (0, 0)}
+
+
+def drawn(page: Any, plots: int, grids: int = 0) -> None:
+    """Wait until so many plots and grids are there."""
+    page.wait_for_function(
+        "([p, g]) => document.querySelectorAll('.js-plotly-plot .subplot.xy').length >= p"
+        " && document.querySelectorAll('.ag-row').length >= g",
+        arg=[plots, grids],
+    )
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_renders_in_silence_and_is_accessible(seen: Any, name: str) -> None:
+    page = seen.open(PAGES[name])
+    drawn(page, *DRAWN[name])
+    page.wait_for_function("document.title.endsWith(' - FusionScope')")
+    assert page.locator("nav a[aria-current=page]").count() == 1
+    assert "emulated ranks" in page.locator("main").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+    assert serious(page) == {}
+    page.get_by_role("button", name="Switch between light and dark").click()
+    page.wait_for_selector(":root[data-mantine-color-scheme=dark]")
+    assert serious(page, "color-contrast") == {}
+
+
+def serious(page: Any, *rules: str) -> dict[str, list[str]]:
+    """What axe-core finds serious or critical, by rule."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    found = axe.run(page, options=options | ({"runOnly": list(rules)} if rules else {})).response["violations"]
+    return {v["id"]: [n["html"][:200] for n in v["nodes"]] for v in found if v["impact"] in ("serious", "critical")}
+
+
+def test_the_search_filters_runs_and_the_link_shows_the_same(seen: Any) -> None:
+    page = seen.open("/")
+    drawn(page, 0, 8)
+    page.get_by_role("searchbox").fill("example-fused")
+    page.wait_for_function("document.querySelectorAll('.ag-center-cols-container .ag-row').length === 1")
+    page.wait_for_url("**/?q=example-fused")
+    page.goto(page.url)
+    page.wait_for_function("document.querySelectorAll('.ag-center-cols-container .ag-row').length === 1")
+    page.get_by_role("link", name="example-fused").click()
+    page.wait_for_url("**/run/example-fused")
+    page.get_by_role("heading", name="example-fused", level=1).wait_for()
+
+
+def test_two_selected_runs_are_compared(seen: Any) -> None:
+    page = seen.open("/?q=example")
+    drawn(page, 0, 2)
+    for box in page.locator(".ag-selection-checkbox input").all():
+        box.check()
+    page.get_by_role("link", name="Compare 2 runs").click()
+    page.wait_for_url("**/compare?base=example&candidate=example-fused")
+    page.get_by_text("mhc_post fired at 90 of 90 sites").wait_for()
+
+
+def view(page: Any, plot: str = "plot-timeline") -> list[float]:
+    found: list[float] = page.evaluate(
+        f"document.querySelector('#{plot} .js-plotly-plot')._fullLayout.xaxis.range.map(Number)"
+    )
+    return found
+
+
+def test_a_site_is_zoomed_to_stepped_through_and_shared(seen: Any) -> None:
+    page = seen.open("/run/example")
+    drawn(page, 3)
+    whole = view(page)
+    assert whole[1] - whole[0] > 8_000
+    page.get_by_role("button", name="The next site").click()
+    page.wait_for_url(re.compile(r"site=moe_finalize%3A0"))
+    wait_for_view(page, lambda v: v[1] - v[0] < 200)
+    first = view(page)
+    page.get_by_role("button", name="The next site").click()
+    page.wait_for_url(re.compile(r"site=moe_finalize%3A1"))
+    wait_for_view(page, lambda v: v[0] > first[0])
+    second = view(page)
+    page.goto(page.url)
+    drawn(page, 3)
+    assert view(page) == pytest.approx(second, abs=0.01)
+    # Dragging over the plot zooms further without asking the server.
+    page.locator("#plot-timeline").scroll_into_view_if_needed()
+    box = page.locator("#plot-timeline .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 20, steps=4)
+    page.mouse.up()
+    wait_for_view(page, lambda v: v[1] - v[0] < 0.5 * (second[1] - second[0]))
+
+
+def wait_for_view(page: Any, right: Any) -> None:
+    for _ in range(200):
+        if right(view(page)):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"the view stayed {view(page)}")
+
+
+def test_timelines_are_aligned_at_a_site(seen: Any) -> None:
+    page = seen.open(COMPARED + "&site=mhc_post%3A45")
+    drawn(page, 3)
+    assert "the candidate is moved by" in page.locator("#plot-aligned .xtitle").text_content()
+
+
+def test_an_estimate_answers_its_controls_and_its_link(seen: Any) -> None:
+    page = seen.open("/estimate/example")
+    drawn(page, 1)
+    speedup = page.get_by_label("Speed-up (x)")
+    speedup.fill("4")
+    speedup.press("Tab")
+    page.get_by_text("4.00 x").first.wait_for()
+    page.wait_for_url(re.compile(r"speedup=4"))
+    page.goto(page.url)
+    page.get_by_text("4.00 x").first.wait_for()
+    assert page.get_by_label("Speed-up (x)").input_value() == "4"
+
+
+def saved(page: Any, click: Any) -> Path:
+    with page.expect_download() as waiting:
+        click()
+    return Path(waiting.value.path())
+
+
+def test_tables_and_figures_are_saved(seen: Any) -> None:
+    page = seen.open("/run/example")
+    drawn(page, 3)
+    table = saved(page, page.locator("#kernels").get_by_title("Download as CSV").click)
+    with table.open(encoding="utf-8", newline="") as lines:
+        assert sum(int(row["Launches"]) for row in csv.DictReader(lines)) == 1629
+    image = saved(page, page.locator("#boundaries").get_by_role("button", name="PNG").click)
+    assert image.read_bytes().startswith(b"\x89PNG")
+    drawing = saved(page, page.locator("#boundaries").get_by_role("button", name="SVG").click)
+    text = drawing.read_text(encoding="utf-8")
+    assert "<svg" in text and "mhc_post" in text
+
+
+def test_a_summary_is_copied_and_saved(seen: Any) -> None:
+    seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = seen.open(PAGES["summary"])
+    page.locator("#copy-summary").click()
+    page.wait_for_timeout(100)
+    copied = page.evaluate("navigator.clipboard.readText()")
+    file = saved(page, page.get_by_title("Download as Markdown").click)
+    assert copied == file.read_bytes().decode() and copied.startswith("### `mhc_post` fused at 90 sites")
+    page.locator("summary").click()
+    page.get_by_text("path mhc_post").first.wait_for()
+
+
+def brightness(page: Any, where: str, what: str) -> float:
+    colour = page.evaluate(f"getComputedStyle(document.querySelector('{where}')).{what}")
+    return sum(float(part) for part in re.findall(r"[\d.]+", colour)[:3])
+
+
+def test_dark_mode_reaches_figures_and_grids_and_lasts(seen: Any) -> None:
+    page = seen.open("/run/example")
+    drawn(page, 3, 1)
+    places = (("body", "backgroundColor"), ("#plot-timeline .xtick text", "fill"), (".ag-row", "color"))
+    before = [brightness(page, *place) for place in places]
+    page.get_by_role("button", name="Switch between light and dark").click()
+    page.wait_for_selector(":root[data-mantine-color-scheme=dark]")
+    after = [brightness(page, *place) for place in places]
+    assert before[0] > 700 > 150 > after[0]
+    assert before[1] < 200 and after[1] > 550
+    assert before[2] < 200 and after[2] > 550
+    page.reload()
+    page.wait_for_selector(":root[data-mantine-color-scheme=dark] main h1")
+
+
+def test_names_like_scripts_are_text(seen: Any) -> None:
+    page = seen.open("/")
+    drawn(page, 0, 8)
+    page.get_by_role("link", name="<script>").click()
+    page.get_by_role("heading", name="<script>", level=1).wait_for()
+    drawn(page, 3, 1)
+    assert page.evaluate("document.title") == "taken" or page.title().endswith("FusionScope")
+    assert page.title() != "taken"
+    page = seen.open(f"/summary?base={quote('<script>')}&candidate=split")
+    assert page.title() != "taken"
+
+
+def test_a_broken_run_shows_its_error_and_the_others_work(seen: Any) -> None:
+    page = seen.open("/run/20260101-000000-bad000")
+    page.get_by_text("run.json is damaged").wait_for()
+    page.get_by_role("link", name="Runs", exact=True).click()
+    drawn(page, 0, 8)
+    page.get_by_role("link", name="example", exact=True).click()
+    drawn(page, 3)
+
+
+def test_a_new_run_appears_without_a_restart(seen: Any, store: Store) -> None:
+    page = seen.open("/?q=late")
+    assert page.get_by_role("link", name="late").count() == 0
+    store.save(RunInfo(name="late"), Trace(kernels=kernels([SPLIT])))
+    page.reload()
+    page.get_by_role("link", name="late").wait_for()
+
+
+def test_pages_are_reached_by_keyboard(seen: Any) -> None:
+    page = seen.open("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    for _ in range(3):
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Compare"
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Compare", level=1).wait_for()

@@ -1,0 +1,56 @@
+"""Pages of real traces (../shared/samples): other vendors, several ranks, piecewise graphs, graph mode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fusionscope.dashboard import app
+from fusionscope.dashboard.library import Library
+from fusionscope.profiler.imported import run_info
+from fusionscope.profiler.importing import import_files
+from fusionscope.profiler.store import Store
+
+SHARED = Path(__file__).parents[3] / "shared" / "samples"
+#: Name of the run -> its files, and what its page must say.
+RUNS: dict[str, tuple[list[str], str]] = {
+    "sglang-mi300x": (["kineto_mi300x_sglang_decode.json.gz"], "Launches abut"),
+    "vllm-piecewise": (["kineto_mi300x_vllm_piecewise.json.gz"], "Kind of forward"),
+    "skew": (["h200_tp2_skew/tp2_rank0.kineto.json.gz", "h200_tp2_skew/tp2_rank1.kineto.json.gz"], "rank 1"),
+    "split": (["h200_ar_norm/split.nsys.sqlite"], "ar_norm"),
+    "fused": (["h200_ar_norm/fused.nsys.sqlite"], "ar_norm"),
+    "graph-mode": (["synthetic_nsys_2gpu_graph_mode.sqlite"], "recorded in graph mode"),
+}
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="the sample traces (../shared/samples) are not here")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    store = Store(tmp_path_factory.mktemp("samples"))
+    for name, (files, _) in RUNS.items():
+        paths = [SHARED / file for file in files]
+        trace = import_files(paths)
+        store.save(run_info(paths, trace, name=name), trace)
+    return Library(store)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_of_a_real_trace_says_what_is_special_of_it(library: Library, name: str) -> None:
+    made, _ = app.render(library, f"/run/{name}", "")
+    shown = str(made.to_plotly_json())
+    assert RUNS[name][1] in shown
+    assert "A fault of FusionScope" not in shown
+
+
+def test_an_imported_pair_is_compared_and_says_that_it_is_imported(library: Library) -> None:
+    made, _ = app.render(library, "/compare", "?base=split&candidate=fused")
+    shown = str(made.to_plotly_json())
+    assert "ar_norm fired at 45 of 45 sites" in shown
+    assert "An imported run does not say all that was chosen" in shown
+
+
+def test_the_wait_of_each_rank_stands_on_its_page(library: Library) -> None:
+    shown = str(app.render(library, "/run/skew", "")[0].to_plotly_json())
+    assert "Wait" in shown
