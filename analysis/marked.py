@@ -115,7 +115,7 @@ def _best(candidates: list[tuple[Sites, int]], ruled: Sites, warnings: list[str]
         if candidate not in different:
             different.append(candidate)
     scores = [_fit(sites, lost, ruled) for sites, lost in different]
-    if not different or max(scores) == (0.0, 0.0):
+    if not different or max(scores) == (0.0, 0.0, -1):
         lost = sum(lost for _, lost in different)
         if lost:
             warnings.append(_lost(lost))
@@ -133,14 +133,18 @@ def _best(candidates: list[tuple[Sites, int]], ruled: Sites, warnings: list[str]
     return sites
 
 
-def _fit(sites: Sites, lost: int, ruled: Sites) -> tuple[float, float]:
-    """(part of the sites that have launches, part of those that the names confirm)."""
+def _fit(sites: Sites, lost: int, ruled: Sites) -> tuple[float, float, int]:
+    """(part of the sites that have launches, part of those that the names confirm, the last launch of a site).
+
+    The last tells a smaller graph of the same model apart, whose nodes all exist in the larger one as well.
+    """
     all_sites = [(kind, s) for kind, found in sites.items() for s in found]
     if not all_sites:
-        return 0.0, 0.0
+        return 0.0, 0.0, -1
     known = {kind: {c for s in found for c in s.columns} for kind, found in ruled.items()}
     confirmed = sum(1 for kind, s in all_sites if known.get(kind, set()) & set(s.columns))
-    return len(all_sites) / (len(all_sites) + lost), confirmed / len(all_sites)
+    last = max(s.columns[-1] for _, s in all_sites)
+    return len(all_sites) / (len(all_sites) + lost), confirmed / len(all_sites), last
 
 
 def _lost(count: int) -> str:

@@ -198,7 +198,9 @@ def test_of_several_captured_graphs_the_one_that_fits_is_used() -> None:
         found = analyse(run).attribution
         assert ([s.columns for s in found.sites["ar_norm"]], found.rungs["ar_norm"]) == ([(1, 2), (4, 5)], 1)
         assert found.warnings == ()
-    run = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2), sites=captures([[1, 2]], [[4, 5]])), Path())
+    shorter = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2), sites=captures([[1, 2]], [[1, 2], [4, 5]])), Path())
+    assert len(analyse(shorter).attribution.sites["ar_norm"]) == 2
+    run = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2), sites=captures([[4, 5]], [[5]])), Path())
     found = analyse(run).attribution
     assert found.rungs["ar_norm"] == 4 and "2 of the 2 graphs" in found.warnings[0]
     without = Run(RunInfo(), Trace(kernels=kernels([SPLIT] * 2, nodes=False), sites=captures(wrong, right)), Path())
