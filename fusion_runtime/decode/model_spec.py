@@ -7,9 +7,6 @@ from typing import Any
 
 from fusionscope.fusion_runtime.errors import BadSpec
 
-BOUNDARIES_LISTED = ("ar_norm", "moe_finalize", "mhc_post")
-"""Every report lists these kinds, also where the model has none of them."""
-
 STREAMS = 4
 
 BoundarySite = tuple[str, str, int, str]

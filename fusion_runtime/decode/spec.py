@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusionscope.fusion_runtime.decode.model_spec import BOUNDARIES_LISTED, STREAMS, BoundarySite, ModelSpec
+from fusionscope.fusion_runtime.decode.model_spec import STREAMS, BoundarySite, ModelSpec
 
-__all__ = ["BOUNDARIES_LISTED", "MODELS", "STREAMS", "BoundarySite", "ModelSpec"]
+__all__ = ["MODELS", "STREAMS", "BoundarySite", "ModelSpec"]
 
 # zai-org/GLM-5.3-Flash: glm5_next in transformers 5.24.
 GLM_5_3_FLASH = ModelSpec(

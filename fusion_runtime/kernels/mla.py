@@ -79,8 +79,8 @@ def mla_decode_kernel(
     """Program (token, split, block of heads): softmax attention over the split's share of the chosen rows.
 
     q [T, h, D + rotated]; kv_cache [T, C, D + rotated]: keys are whole rows, values their first D = width columns;
-    `rotated` is 0 or a power of two, on a GPU from 16. pool_index [T, chosen / kpool]; leaves the split's own normalised output in part
-    [T, splits, h, D] f32 and its log-sum-exp in part_lse [T, splits, h].
+    `rotated` is 0 or a power of two, on a GPU from 16. pool_index [T, chosen / kpool]; leaves the split's own
+    normalised output in part [T, splits, h, D] f32 and its log-sum-exp in part_lse [T, splits, h].
     """
     token, split = tl.program_id(0), tl.program_id(1)
     head = tl.program_id(2) * block_h + tl.arange(0, block_h)

@@ -1,7 +1,7 @@
 """The inductor path: torch.compile of a boundary's math around the group's own all-reduce.
 
 The all-reduce stays a call of the group (a compiler cannot fuse it); what surrounds it is one compiled region. Each
-kind is compiled once, since all its sites have the same shapes, and shows as one operator in a CPU profile.
+kind is compiled once for the shapes of its sites, and shows as one operator in a CPU profile.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,6 +72,28 @@ def no_compiler() -> str | None:
     return "no C++ compiler found: install g++ or clang++, or name one in CXX"
 
 
+class _Compiled:
+    """A function compiled once for every signature: shapes, strides, dtypes and numbers.
+
+    The compiler counts recompilations by code object and refuses the ninth, which a model with several batch sizes
+    and norms would reach: each signature gets a code object of its own.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def __call__(self, *operands: Any) -> Any:
+        signature = tuple(
+            (x.shape, x.stride(), x.dtype, x.device) if isinstance(x, torch.Tensor) else x for x in operands
+        )
+        if signature not in self._made:
+            code = self._function.__code__.replace(co_name=f"{self._function.__name__}_{len(self._made)}")
+            copy = FunctionType(code, self._function.__globals__)
+            self._made[signature] = torch.compile(copy, fullgraph=True, dynamic=False)
+        return self._made[signature](*operands)
+
+
 class InductorPath(Path):
     """Declines on the CPU without a C++ compiler."""
 
@@ -84,8 +107,8 @@ class InductorPath(Path):
 
     @staticmethod
     def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=False)
-        return launch_as(f"inductor::{function.__name__}", compiled)
+        compiled = _Compiled(function)
+        return launch_as(f"inductor::{function.__name__}", lambda *operands: compiled(*operands))
 
     def unavailable(self, group: Group, device: Any) -> Decline | None:
         problem = no_compiler() if torch.device(device).type == "cpu" else None

@@ -258,3 +258,16 @@ def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPat
         ("moe_finalize", 4, "triton"),
         ("mhc_post", 4, "triton"),
     ]
+
+
+@needs_compiler
+def test_inductor_takes_more_shapes_than_the_compiler_recompiles_for() -> None:
+    group = SingleGroup()
+    ctx = context(group, "ar_norm=inductor")
+    for tokens in range(1, 12):
+        x, residual = draw(5, tokens, H), draw(6, tokens, H)
+        norm = Norm(draw(7, H), 10.0**-tokens)
+        y, total = ar_norm.run(PartialSum(x.clone(), group), residual, norm, subtype="residual", layer=0, ctx=ctx)
+        want = ar_norm.reference([x], residual, norm)
+        torch.testing.assert_close((y, total), want)
+    assert {row.path for row in ctx.recorder.rows} == {"inductor"}
