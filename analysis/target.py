@@ -104,14 +104,14 @@ class Target:
 
     @cached_property
     def extent(self) -> Floats:
-        """[sites, R] ns from a site's first start to its last end, without holes and without the tracer's part."""
+        """[sites, R] ns from a site's first start to its last end, without holes and what tracing alone adds."""
         start, end = self.forward.start, self.forward.start + self.forward.duration
         found = []
         for site in self.sites:
             columns = list(site.columns)
             whole = end[:, columns].max(axis=1) - start[:, columns].min(axis=1) - self.schedule.inner_holes(site)
-            found.append(np.maximum(whole - TRACER_PART * self.tracer_ns * len(columns), 0.0))
-        return np.stack(found)
+            found.append(whole - TRACER_PART * self.tracer_ns * len(columns))
+        return np.maximum(np.stack(found) - self.early_gaps, 0.0)
 
     def gaps(self, launches: int) -> Floats:
         """[sites, R] ns between the launches of a fused site: as much from one to the next as in the site it replaces.
@@ -137,20 +137,33 @@ class Target:
         return np.asarray(self.forward.span - self.schedule.retimed_span(self.sites, per_site), dtype=np.float64)
 
     @cached_property
-    def early_gaps_ns(self) -> float:
-        """Gaps in the sites before launches that need not wait for an end, ns: untraced there are none.
+    def early_gaps(self) -> Floats:
+        """[sites, R] ns of gaps before launches that need not wait for an end: untraced there are none.
 
         On an H200 two such launches lay 0.6 us apart in every trace, and that part of the saving was never measured.
         """
         lags, early = self.schedule.lags, self.schedule.programmatic
-        gaps = [np.maximum(lags[c], 0.0) for s in self.sites for c in s.columns[1:] if c in early]
-        return float(np.median(np.sum(gaps, axis=0))) if gaps else 0.0
+        found = np.zeros((len(self.sites), len(self.duration)))
+        for place, site in enumerate(self.sites):
+            for column in site.columns[1:]:
+                if column in early:
+                    found[place] += np.clip(lags[column], 0.0, self.schedule.largest_gap)
+        return found
+
+    @property
+    def early_gaps_ns(self) -> float:
+        """Median over replays of those gaps in all sites."""
+        return float(np.median(self.early_gaps.sum(axis=0)))
+
+    def early_part(self, launches: int) -> float:
+        """The part of those gaps that goes when every site has `launches` launches."""
+        longest = max(len(s.columns) for s in self.sites)
+        part = (longest - launches) / (longest - 1) if longest > 1 else 0.0
+        return min(max(part, 0.0), 1.0)
 
     def carried(self, traced_ns: float, launches: int) -> float:
         """A traced saving as one of the untraced step."""
-        least = max(len(s.columns) for s in self.sites)
-        part = (least - launches) / (least - 1) if least > 1 else 0.0
-        gaps = self.early_gaps_ns * min(max(part, 0.0), 1.0)
+        gaps = self.early_gaps_ns * self.early_part(launches)
         return traced_ns - gaps - TRACER_PART * self.tracer_ns * self.gone(launches)
 
     @cached_property

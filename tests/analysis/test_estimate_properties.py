@@ -15,6 +15,7 @@ from fusionscope.analysis import amdahl
 from fusionscope.analysis.analysed import analyse
 from fusionscope.analysis.estimate import Fused, of_target
 from fusionscope.analysis.schedule import build
+from fusionscope.analysis.sites import Site
 from fusionscope.analysis.target import Target, target
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
@@ -78,6 +79,24 @@ def test_a_speedup_of_one_saves_nothing(sites: int, gap: int, length: int) -> No
     run = analyse(Run(RunInfo(), Trace(kernels=kernels([rows] * 3), timings=timings([[at - 50] * 4] * 4)), Path()))
     found = of_target(target(run.attribution, run.schedule(), "ar_norm", "", run.untraced), Fused(speedup=1.0))
     assert found.saving_ns == pytest.approx(0, abs=1e-6) and found.amdahl_gain == 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 400), st.integers(1, 3))
+def test_an_early_launch_saves_nothing_at_a_speedup_of_one_either(gap: int, launches: int) -> None:
+    rows: list[Launch] = []
+    at = 0
+    for _ in range(3):
+        for name in (GEMM, AR, NORM, "tail_kernel"):
+            rows.append((name, at, 1_000))
+            at += 1_000 + gap
+    run = analyse(Run(RunInfo(), Trace(kernels=kernels([rows] * 3), timings=timings([[at - 90] * 4] * 4)), Path()))
+    chain = pd.DataFrame({"rank": 0, "graph": 3, "source": range(11), "target": range(1, 12), "programmatic": True})
+    sites = [Site("x", "", -1, (4 * k + 1, 4 * k + 2, 4 * k + 3), 4) for k in range(3)]
+    found = Target(run.attribution, build(run.forward, table("edges", chain)), "x", "", sites, run.untraced, None)
+    assert len(found.schedule.programmatic) == 11 and found.early_gaps.sum() == 3 * 3 * 2 * gap
+    made = of_target(found, Fused(speedup=1.0, launches=launches))
+    assert made.saving_ns == pytest.approx(0, abs=1e-6)
 
 
 @given(st.floats(0, 1), speedups, speedups)
