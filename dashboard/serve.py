@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Iterable
 
@@ -33,7 +34,7 @@ def server(store: Store, host: str = HOST, port: int = PORT, rules: Iterable[Sou
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         raise FusionScopeError(
-            f"The dashboard cannot listen on {host}:{port} ({error.strerror or error}): choose another with --port, "
+            f"The dashboard cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}): choose another with --port, "
             "or --port 0 for any free one."
         ) from error
     made = make_server(host, listening.getsockname()[1], app.server, threaded=True, fd=listening.detach())

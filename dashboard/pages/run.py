@@ -42,7 +42,7 @@ def page(library: Library, ref: str, query: urls.Query) -> Component:
             _timeline(run, shown, query),
             _kernels(run, query),
             _gaps(run, shown),
-            run_parts.ranks(library, opened, run),
+            run_parts.ranks(opened, run),
             _coverage(run),
             run_parts.environment(opened),
         ]
@@ -180,7 +180,7 @@ def _gaps(run: Analysed, shown: Timeline) -> Component:
 
 def _coverage(run: Analysed) -> Component:
     told = report(run.attribution, run.forwards)["coverage"]
-    unknown = tables.unattributed(told)  # type: ignore[arg-type]
+    unknown = tables.unattributed(told)
     body = [
         parts.figure(
             "plot-coverage",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 from dash import html
 from dash.development.base_component import Component
 
 from fusionscope.analysis import noise
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.ranks import ranks as beside
 from fusionscope.analysis.verdict import us
 from fusionscope.dashboard import parts, urls
-from fusionscope.dashboard.library import Library
+from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.store import Run
 
 #: How a launch's boundary is known, as docs/reading-a-report.md numbers it.
@@ -80,7 +80,7 @@ def environment(run: Run) -> Component:
     return parts.section("Environment", parts.facts(known, "How the run was made"))
 
 
-def ranks(library: Library, opened: Run, run: Analysed) -> Component:
+def ranks(opened: Run, run: Analysed) -> Component:
     """All ranks beside each other; one alone says what that hides."""
     present = sorted(int(r) for r in opened.trace.kernels["rank"].unique())
     if len(present) < 2:
@@ -89,24 +89,34 @@ def ranks(library: Library, opened: Run, run: Analysed) -> Component:
             ": what of an all-reduce is waiting for other ranks cannot be told."
         )  # fmt: skip
         return parts.section("Ranks", html.P(text, className="fs-note"))
-    rows = []
-    for rank in present:
-        mine = library.analysed(opened.info.id, rank)
-        wait = mine.wait()
-        forward = mine.forward
-        rows.append(
-            {
-                "Rank": parts.link(f"rank {rank}", urls.run(opened.info.id, rank=rank)),
-                "Launches": f"{forward.launches:,}",
-                "Replays": forward.replays,
-                "Kernel time (us)": f"{np.median(forward.kernel_time) / 1000:,.1f}",
-                "Busy (us)": f"{np.median(forward.busy_time) / 1000:,.1f}",
-                "Span (us)": f"{np.median(forward.span) / 1000:,.1f}",
-                "Wait for others (us)": "unknown" if wait is None else f"{np.median(wait.sum(axis=1)) / 1000:,.1f}",
-            }
-        )
+    try:
+        found = beside(opened, run.rules)
+    except FusionScopeError as error:
+        return parts.section("Ranks", parts.alert(str(error), colour="yellow"))
+    rows = [
+        {
+            "Rank": parts.link(f"rank {row.rank}", urls.run(opened.info.id, rank=row.rank)),
+            "Launches": row.launches,
+            "Replays": row.replays,
+            "Span (us)": f"{row.span_ns / 1000:,.1f}",
+            "All-reduce (us)": _sum(row.reduce_ns),
+            "Transfer (us)": _sum(row.transfer_ns),
+            "Wait (us)": _sum(row.wait_ns),
+            "Came last": "unknown" if row.last is None else f"{row.last} of {found.occurrences}",
+        }
+        for row in found.rows
+    ]
+    spans = [row.span_ns for row in found.rows]
+    skew = f"Spans differ by {us(max(spans) - min(spans))}, the slowest is rank {found.slowest.rank}. "
+    known = f"Who came last is known by {found.last_by}. " if found.last_by else ""
     return parts.section(
         "Ranks",
-        parts.table(rows, "All ranks", ("Rank",)),
-        note="Wait is the part of each all-reduce beyond the shortest of the ranks; no fusion removes it.",
+        *[parts.alert(note, colour="yellow") for note in found.notes],
+        parts.table(rows, "All ranks; sums over all replays, spans are medians", ("Rank",)),
+        note=skew + known + "The shortest all-reduce of an occurrence is its transfer, the rest is wait, which no "
+        "fusion removes.",
     )
+
+
+def _sum(ns: int | None) -> str:
+    return "unknown" if ns is None else f"{ns / 1000:,.1f}"

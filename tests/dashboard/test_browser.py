@@ -11,7 +11,6 @@ from urllib.parse import quote
 import pytest
 from literal_traces import SPLIT, kernels
 
-from fusionscope.profiler.importing import import_files
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store
 from fusionscope.profiler.trace import Trace
