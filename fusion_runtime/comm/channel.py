@@ -16,6 +16,9 @@ Tensor = Any
 MAX_BLOCK = 512
 """Columns of one program: H 4096 gives 8 programs a token."""
 
+MAX_ROW_BLOCK = 1024
+"""The same for norms: less, and each waits for more others (measured, benchmarks/kernels.py)."""
+
 SLOTS = 2
 """Exchanges whose parts are kept apart."""
 
@@ -31,6 +34,11 @@ def power_of_two(n: int) -> int:
 def default_block(width: int) -> int:
     """Columns of one program where a kernel does not need whole rows."""
     return min(MAX_BLOCK, power_of_two(width))
+
+
+def row_block(width: int) -> int:
+    """Columns of one program where a kernel needs whole rows: its programs sum over the row together."""
+    return min(MAX_ROW_BLOCK, max(128, power_of_two(width)))
 
 
 def word_of(dtype: Any) -> Any:
@@ -51,8 +59,9 @@ def inbox_bytes(size: int, tokens: int, width: int, dtype: Any) -> int:
 class Channel:
     """Buffers for parts of [tokens, width] and one mapping of programs to columns.
 
-    inboxes [size] int64 are addresses, epochs [ranks here, programs] int32; first_rank is the rank whose x comes first
-    in a launch; emulate: peers never send, their parts lie in the inbox; `memory` keeps the inboxes alive.
+    inboxes [size] int64 are addresses, epochs [ranks here, programs] and sums [ranks here, 2, programs] int32;
+    first_rank is the rank whose x comes first in a launch; emulate: peers never send, their parts lie in the inbox;
+    `memory` keeps the inboxes alive.
     """
 
     size: int
@@ -64,6 +73,7 @@ class Channel:
     emulate: bool
     inboxes: Tensor
     epochs: Tensor
+    sums: Tensor
     memory: Any
 
     @property
@@ -77,6 +87,12 @@ class Channel:
     @property
     def elements(self) -> int:
         return self.tokens * self.width
+
+
+def counters(ranks: int, programs: int, device: Any) -> tuple[Tensor, Tensor]:
+    """(epochs, sums) of a new channel."""
+    epochs = torch.zeros((ranks, programs), dtype=torch.int32, device=device)
+    return epochs, torch.full((ranks, SLOTS, programs), -1, dtype=torch.int32, device=device)
 
 
 class ExchangeGroup(Group):

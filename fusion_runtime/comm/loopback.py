@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fusionscope.fusion_runtime.comm.channel import SLOTS, Channel, ExchangeGroup, default_block, word_of
+from fusionscope.fusion_runtime.comm.channel import SLOTS, Channel, ExchangeGroup, counters, default_block, word_of
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 
 Tensor = Any
@@ -27,8 +27,8 @@ def sync_channel(
     owners = 1 if emulate else size
     memory = torch.full((size, SLOTS, size, tokens * width), -1, dtype=word_of(dtype), device=device)
     inboxes = torch.tensor([memory[owner].data_ptr() for owner in range(size)], dtype=torch.int64, device=device)
-    epochs = torch.zeros((owners, tokens * -(-width // block)), dtype=torch.int32, device=device)
-    return Channel(size, tokens, width, block, dtype, 0, emulate, inboxes, epochs, memory)
+    epochs, sums = counters(owners, tokens * -(-width // block), device)
+    return Channel(size, tokens, width, block, dtype, 0, emulate, inboxes, epochs, sums, memory)
 
 
 class Loopback(ExchangeGroup):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, inbox_bytes
+from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, counters, inbox_bytes
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.errors import NoSymmetricMemory
 
@@ -129,8 +129,8 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
         addresses = [address + self._used for address in self._addresses]
         self._used += wanted
         inboxes = torch.tensor(addresses, dtype=torch.int64, device=self.device)
-        epochs = torch.zeros((1, tokens * -(-width // block)), dtype=torch.int32, device=self.device)
-        return Channel(self.size, tokens, width, block, dtype, self.rank, False, inboxes, epochs, self._buffer)
+        epochs, sums = counters(1, tokens * -(-width // block), self.device)
+        return Channel(self.size, tokens, width, block, dtype, self.rank, False, inboxes, epochs, sums, self._buffer)
 
 
 def _allocate(capacity: int, device: Any, group: Any) -> tuple[Any, list[int], Any]:

@@ -3,17 +3,21 @@
     inboxes [ranks]                    addresses of the ranks' inboxes, as this process reaches them
     inbox   [2, ranks, elements]       per owner: parts by slot (the epoch's parity) and writer, as integers
     epochs  [ranks here, programs]     how many exchanges this rank's program has finished
+    sums    [ranks here, 2, programs]  by slot: what the programs of one row tell each other
 
-An inbox is empty where all bits are set, which is a NaN in every float format; a part that holds this NaN is sent as
+A place is empty where all bits are set, which is a NaN in every float format; a part that holds this NaN is sent as
 another NaN. So a part announces itself: the reader looks at a slot until nothing in it is empty, and neither flags
 nor fences are needed. The reader empties what it has read for the exchange after the next. Two slots are enough: a peer
 writes a slot again only after it has read what this rank sent in the exchange between, and that was sent after the
 launch that emptied the slot had ended. Epochs live in device memory and are advanced by the kernels, so a captured
 graph can be replayed. Zeros keep their sign, and no input can make a reader wait for ever.
 
+Programs are (column block, token, rank): those of one token start one after the other, so that they can wait for each
+other too. A norm over a row of several programs sums its squares that way.
+
 `emulate` (one GPU, rank 0 alone): the peers' parts lie in the inbox for good; what would empty them writes elsewhere.
-`stage` 3 does everything in one launch. Where programs run one after another (Triton's interpreter) a wait for a
-program that comes later would not end: stage 1 pushes, a second launch with stage 2 reads.
+`stage` 15 does everything in one launch. Where programs run one after another (Triton's interpreter) a wait for a
+program that comes later would not end: 1 pushes, 2 reads and sums, 4 tells the row, 8 norms and ends the exchange.
 """
 
 from __future__ import annotations
@@ -24,7 +28,6 @@ import triton.language as tl
 from fusionscope.fusion_runtime.kernels.mhc import read_streams, write_streams
 from fusionscope.fusion_runtime.kernels.moe import weighted_sum
 from fusionscope.fusion_runtime.kernels.norms import store_normed
-from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
 
 
 @triton.jit
@@ -96,6 +99,46 @@ def empty_slots(inbox, at, mask, rank, elements, size: tl.constexpr, word: tl.co
 
 
 @triton.jit
+def tell_row(value, row, epoch, programs, blocks: tl.constexpr):
+    """Tells the other programs of this token a float32; row: this token's places in the slot of even epochs."""
+    own = row + tl.program_id(0)
+    # The programs of the last launch have ended: nobody reads its slot any more.
+    tl.store(own + (epoch + 1) % 2 * programs, -1)
+    bits = value.to(tl.int32, bitcast=True)
+    tl.store(own + epoch % 2 * programs, tl.where(bits == -1, -2, bits))
+
+
+@triton.jit
+def sum_row(row, epoch, programs, blocks: tl.constexpr, padded: tl.constexpr):
+    """The sum of what the programs of this token tell, the same bits in each of them."""
+    block = tl.arange(0, padded)
+    slot = row + epoch % 2 * programs + block
+    bits = tl.load(slot, mask=block < blocks, other=0, volatile=True)
+    while tl.max((bits == -1).to(tl.int32), 0) > 0:
+        bits = tl.load(slot, mask=block < blocks, other=0, volatile=True)
+    return tl.sum(bits.to(tl.float32, bitcast=True), 0)
+
+
+@triton.jit
+def norm_row(total, gain, eps, weight_bias, out, scales, scale, like, sums, epoch, token, here, cols, mask, width,
+             stage: tl.constexpr, quant: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr,
+             padded: tl.constexpr):  # fmt: skip
+    """Stores the RMSNorm of a row of which this program has some columns, `total` in float32."""
+    tokens = tl.num_programs(1)
+    squares = tl.sum(total * total, 0)
+    if blocks > 1:
+        places = sums + (here * 2 * tokens + token) * blocks
+        if stage & 4:
+            tell_row(squares, places, epoch, tokens * blocks, blocks)
+        if stage & 8:
+            squares = sum_row(places, epoch, tokens * blocks, blocks, padded)
+    if stage & 8:
+        y = total * tl.rsqrt(squares / width + eps) * (gain.to(tl.float32) + weight_bias)
+        row = here * tokens + token
+        store_normed(y.to(like.dtype.element_ty), out, scales, scale, row, cols, mask, width, quant, block)
+
+
+@triton.jit
 def finish(epochs, epoch):
     """Counts this exchange; no thread may still need the old count."""
     tl.debug_barrier()
@@ -104,49 +147,46 @@ def finish(epochs, epoch):
 
 @triton.jit
 def one_shot_all_reduce_kernel(
-    x, out, inboxes, epochs, delays, width, elements,
+    x, out, inboxes, epochs, sums, delays, width, elements,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, column block, rank): x [ranks, T, W] -> out [ranks, T, W], float32 sum rounded to storage."""
-    wait_for_inputs(pdl)
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    """x [ranks, T, W] -> out [ranks, T, W], float32 sum rounded to storage."""
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
-    cols = tl.program_id(1) * block + tl.arange(0, block)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
     mask = cols < width
     at = token * width + cols
     own = tl.load(x + here * elements + at, mask=mask, other=0.0)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
-    launch_dependents(pdl)
-    if stage != 1:
+    if stage & 2:
         total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
         tl.store(out + here * elements + at, total, mask=mask)
+    if stage & 8:
         finish(epochs, epoch)
 
 
 @triton.jit
 def allgather_lastdim_kernel(
-    x, out, inboxes, epochs, delays, width, elements,
+    x, out, inboxes, epochs, sums, delays, width, elements,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, column block, rank): x [ranks, T, W] -> out [ranks, T, size * W], side by side."""
-    wait_for_inputs(pdl)
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    """x [ranks, T, W] -> out [ranks, T, size * W], side by side."""
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
-    cols = tl.program_id(1) * block + tl.arange(0, block)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
     mask = cols < width
     at = token * width + cols
     own = tl.load(x + here * elements + at, mask=mask, other=0.0)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
-    launch_dependents(pdl)
-    if stage != 1:
+    if stage & 2:
         inbox = inbox_of(inboxes, rank, word) + epoch % 2 * size * elements
-        row = out + (here * tl.num_programs(0) + token) * size * width + cols
+        row = out + (here * tl.num_programs(1) + token) * size * width + cols
         for writer in tl.static_range(size):
             if writer == rank:
                 tl.store(row + writer * width, own, mask=mask)
@@ -157,56 +197,55 @@ def allgather_lastdim_kernel(
                     bits = tl.load(slot, mask=mask, other=0, volatile=True)
                 tl.store(row + writer * width, bits.to(own.dtype, bitcast=True), mask=mask)
         empty_slots(inbox, at, mask, rank, elements, size, word, block, emulate)
+    if stage & 8:
         finish(epochs, epoch)
 
 
 @triton.jit
 def ar_hc_post_oneshot_kernel(
-    x, streams, post, comb, out, inboxes, epochs, delays, hidden, elements,
+    x, streams, post, comb, out, inboxes, epochs, sums, delays, hidden, elements,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, column block, rank): all-reduce of x [ranks, T, H], rounded, then the write into the streams.
+    """All-reduce of x [ranks, T, H], rounded, then the write into the streams.
 
     streams [T, 4, H], post, comb are the same for all ranks; out [ranks, T, 4, H] may be `streams` with one rank.
     """
-    wait_for_inputs(pdl)
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
-    cols = tl.program_id(1) * block + tl.arange(0, block)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
     mask = cols < hidden
     at = token * hidden + cols
     own = tl.load(x + here * elements + at, mask=mask, other=0.0)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
-    olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
-    launch_dependents(pdl)
-    if stage != 1:
+    if stage & 2:
+        # Asked for before the wait, which hides them.
+        olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
         total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
         total = total.to(x.dtype.element_ty).to(tl.float32)
         write_streams(total, olds, gains, mix, out + here * elements * 4, token, hidden, cols, mask)
+    if stage & 8:
         finish(epochs, epoch)
 
 
 @triton.jit
 def moe_finalize_ar_hc_post_oneshot_kernel(
-    gemm2, idx, weights, shared, streams, post, comb, out, inboxes, epochs, delays, hidden, elements, gemm2_stride,
-    scale, k: tl.constexpr, has_shared: tl.constexpr,
+    gemm2, idx, weights, shared, streams, post, comb, out, inboxes, epochs, sums, delays, hidden, elements,
+    gemm2_stride, scale, k: tl.constexpr, has_shared: tl.constexpr,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, column block, rank): weighted sum over the experts plus the shared expert, rounded to storage,
-    pushed; then as ar_hc_post_oneshot_kernel.
+    """Weighted sum over the experts plus the shared expert, rounded to storage; then as ar_hc_post_oneshot_kernel.
 
     gemm2 [ranks, P, H] (gemm2_stride elements a rank), shared [ranks, T, H]; idx and weights [T, k] are the same for
     all ranks, as the router is replicated.
     """
-    wait_for_inputs(pdl)
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    epochs += (here * tl.num_programs(0) + token) * tl.num_programs(1) + tl.program_id(1)
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
-    cols = tl.program_id(1) * block + tl.arange(0, block)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
     mask = cols < hidden
     at = token * hidden + cols
     part = gemm2 + here.to(tl.int64) * gemm2_stride
@@ -214,89 +253,88 @@ def moe_finalize_ar_hc_post_oneshot_kernel(
     if has_shared:
         own += tl.load(shared + here * elements + at, mask=mask, other=0.0).to(tl.float32)
     own = own.to(gemm2.dtype.element_ty)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
-    olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
-    launch_dependents(pdl)
-    if stage != 1:
+    if stage & 2:
+        olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
         total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
         total = total.to(gemm2.dtype.element_ty).to(tl.float32)
         write_streams(total, olds, gains, mix, out + here * elements * 4, token, hidden, cols, mask)
+    if stage & 8:
         finish(epochs, epoch)
 
 
 @triton.jit
 def all_reduce_push_norm_kernel(
-    x, residual, weight, out, residual_out, scales, scale, inboxes, epochs, delays, width, elements, eps, weight_bias,
-    quant: tl.constexpr,
+    x, residual, weight, out, residual_out, scales, scale, inboxes, epochs, sums, delays, width, elements,
+    eps, weight_bias, quant: tl.constexpr,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, 0, rank): all-reduce of x [ranks, T, W], rounded before the residual [T, W] is added, RMSNorm.
+    """All-reduce of x [ranks, T, W], rounded before the residual [T, W] is added, then RMSNorm.
 
     residual None: nothing is added. out and residual_out [ranks, T, W]; out, scales and scale as store_normed has them.
-    The block covers a whole row.
     """
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    cols = tl.arange(0, block)
-    mask = cols < width
-    gain = tl.load(weight + cols, mask=mask, other=0.0)
-    wait_for_inputs(pdl)
-    epochs += here * tl.num_programs(0) + token
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
+    mask = cols < width
     at = token * width + cols
     own = tl.load(x + here * elements + at, mask=mask, other=0.0)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
+    gain = tl.load(weight + cols, mask=mask, other=0.0)
     if residual is not None:
         old = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     else:
         old = tl.zeros((block,), tl.float32)
-    launch_dependents(pdl)
-    if stage != 1:
+    if stage & 2:
         total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
         total = total.to(x.dtype.element_ty).to(tl.float32) + old
         tl.store(residual_out + here * elements + at, total, mask=mask)
-        inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
-        y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(x.dtype.element_ty)
-        row = here * tl.num_programs(0) + token
-        store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
+    else:
+        total = tl.load(residual_out + here * elements + at, mask=mask, other=0.0).to(tl.float32)
+    norm_row(total, gain, eps, weight_bias, out, scales, scale, x, sums, epoch, token, here, cols, mask, width,
+             stage, quant, block, blocks, padded)  # fmt: skip
+    if stage & 8:
         finish(epochs, epoch)
 
 
 @triton.jit
 def moe_finalize_ar_norm_oneshot_kernel(
-    gemm2, idx, weights, shared, residual, weight, out, residual_out, scales, scale, inboxes, epochs, delays,
+    gemm2, idx, weights, shared, residual, weight, out, residual_out, scales, scale, inboxes, epochs, sums, delays,
     width, elements, gemm2_stride, routed_scale, eps, weight_bias,
     k: tl.constexpr, has_shared: tl.constexpr, quant: tl.constexpr,
     size: tl.constexpr, first_rank: tl.constexpr, ranks: tl.constexpr, stage: tl.constexpr, emulate: tl.constexpr,
-    word: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
+    word: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr, padded: tl.constexpr
 ):  # fmt: skip
-    """Program (token, 0, rank): weighted sum over the experts plus the shared expert, rounded to storage, pushed; then
-    as all_reduce_push_norm_kernel. Operands as in moe_finalize_ar_hc_post_oneshot_kernel."""
-    token, here, rank = tl.program_id(0), tl.program_id(2), rank_of(first_rank, ranks)
-    cols = tl.arange(0, block)
-    mask = cols < width
-    gain = tl.load(weight + cols, mask=mask, other=0.0)
-    wait_for_inputs(pdl)
-    epochs += here * tl.num_programs(0) + token
+    """Weighted sum over the experts plus the shared expert, rounded to storage; then as all_reduce_push_norm_kernel.
+
+    Operands as in moe_finalize_ar_hc_post_oneshot_kernel.
+    """
+    token, here, rank = tl.program_id(1), tl.program_id(2), rank_of(first_rank, ranks)
+    epochs += (here * tl.num_programs(1) + token) * blocks + tl.program_id(0)
     epoch = tl.load(epochs)
+    cols = tl.program_id(0) * block + tl.arange(0, block)
+    mask = cols < width
     at = token * width + cols
     part = gemm2 + here.to(tl.int64) * gemm2_stride
     own = weighted_sum(part, idx, weights, token, width, routed_scale, cols, mask, k, block)
     if has_shared:
         own += tl.load(shared + here * elements + at, mask=mask, other=0.0).to(tl.float32)
     own = own.to(gemm2.dtype.element_ty)
-    if stage != 2:
+    if stage & 1:
         push(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, delays)
-    old = tl.load(residual + at, mask=mask, other=0.0)
-    launch_dependents(pdl)
-    if stage != 1:
+    gain = tl.load(weight + cols, mask=mask, other=0.0)
+    old = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    if stage & 2:
         total = sum_parts(own, inboxes, epoch % 2, at, mask, rank, elements, size, word, block, emulate)
-        total = total.to(gemm2.dtype.element_ty).to(tl.float32) + old.to(tl.float32)
+        total = total.to(gemm2.dtype.element_ty).to(tl.float32) + old
         tl.store(residual_out + here * elements + at, total, mask=mask)
-        inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
-        y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(gemm2.dtype.element_ty)
-        row = here * tl.num_programs(0) + token
-        store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
+    else:
+        total = tl.load(residual_out + here * elements + at, mask=mask, other=0.0).to(tl.float32)
+    norm_row(total, gain, eps, weight_bias, out, scales, scale, gemm2, sums, epoch, token, here, cols, mask, width,
+             stage, quant, block, blocks, padded)  # fmt: skip
+    if stage & 8:
         finish(epochs, epoch)

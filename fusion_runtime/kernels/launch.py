@@ -2,7 +2,8 @@
 
 One rank's launch (a group's own) takes x [T, W]. A channel with the epochs of several ranks takes the ranks' x
 [ranks, T, W] and gives every rank's result: one launch holds them all and must fit the GPU as a whole, as waiting is
-real. stages (3,) is one launch, (1, 2) pushes and reads in two. delays [ranks] int32 makes a rank push late.
+real. stages (15,) is one launch, (1, 2, 4, 8) waits for nothing within one. delays [ranks] int32: reads
+of memory by which a rank pushes late.
 """
 
 from __future__ import annotations
@@ -13,31 +14,31 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from fusionscope.fusion_runtime.comm.channel import Channel
+from fusionscope.fusion_runtime.comm.channel import Channel, power_of_two
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.kernels import allreduce as kernels
-from fusionscope.fusion_runtime.kernels.launch_norm import normed_output, programmatic
+from fusionscope.fusion_runtime.kernels.launch_norm import normed_output
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import FinalizeOperands
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 Tensor = Any
 
-ONE_LAUNCH = (3,)
+ONE_LAUNCH = (15,)
 
 _RESIDENT_THREADS = 512
 """Threads of a multiprocessor that certainly fit, whatever registers the kernels take."""
 
 
 def warps(block: int) -> int:
-    """Warps of a program: sixteen bytes of two-byte elements a thread, four at least and sixteen at most."""
-    return min(16, max(4, block // 256))
+    """Warps of a program: sixteen bytes of two-byte elements a thread, sixteen warps at most."""
+    return min(16, max(1, block // 256))
 
 
 def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequence[Any], stages: Sequence[int],
-         delays: Tensor | None, pdl: bool, **constants: Any) -> None:  # fmt: skip
+         delays: Tensor | None, **constants: Any) -> None:  # fmt: skip
     ranks = channel.epochs.shape[0]
-    grid = (channel.tokens, channel.blocks, ranks)
+    grid = (channel.blocks, channel.tokens, ranks)
     if ranks > 1 and tuple(stages) == ONE_LAUNCH:
         _check_resident(channel, ranks)
     for stage in stages:
@@ -45,6 +46,7 @@ def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequen
             *operands,
             channel.inboxes,
             channel.epochs,
+            channel.sums,
             delays,
             channel.width,
             channel.elements,
@@ -57,8 +59,9 @@ def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequen
             emulate=channel.emulate,
             word=tl.int16 if channel.dtype.itemsize == 2 else tl.int32,
             block=channel.block,
+            blocks=channel.blocks,
+            padded=power_of_two(channel.blocks),
             num_warps=warps(channel.block),
-            **programmatic(pdl),
         )
 
 
@@ -81,21 +84,19 @@ def _like(x: Tensor, channel: Channel, *shape: int) -> Tensor:
     return torch.empty(shape if ranks == 1 else (ranks, *shape), dtype=x.dtype, device=x.device)
 
 
-def all_reduce(
-    x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None, pdl: bool = False
-) -> Tensor:
+def all_reduce(x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None) -> Tensor:
     """x [T, W] -> the sum over the ranks [T, W]."""
     out = torch.empty_like(x)
-    _run(kernels.one_shot_all_reduce_kernel, channel, (x, out), (), stages, delays, pdl)
+    _run(kernels.one_shot_all_reduce_kernel, channel, (x, out), (), stages, delays)
     return out
 
 
 def all_gather_last(
-    x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None, pdl: bool = False
+    x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None
 ) -> Tensor:
     """x [T, W] -> [T, size * W]."""
     out = _like(x, channel, channel.tokens, channel.size * channel.width)
-    _run(kernels.allgather_lastdim_kernel, channel, (x, out), (), stages, delays, pdl)
+    _run(kernels.allgather_lastdim_kernel, channel, (x, out), (), stages, delays)
     return out
 
 
@@ -107,11 +108,10 @@ def ar_hc_post(
     channel: Channel,
     stages: Sequence[int] = ONE_LAUNCH,
     delays: Tensor | None = None,
-    pdl: bool = False,
 ) -> Tensor:
     """x [T, H], streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams."""
     out = _like(streams, channel, *streams.shape)
-    _run(kernels.ar_hc_post_oneshot_kernel, channel, (x, streams, post, comb, out), (), stages, delays, pdl)
+    _run(kernels.ar_hc_post_oneshot_kernel, channel, (x, streams, post, comb, out), (), stages, delays)
     return out
 
 
@@ -123,7 +123,6 @@ def moe_finalize_ar_hc_post(
     channel: Channel,
     stages: Sequence[int] = ONE_LAUNCH,
     delays: Tensor | None = None,
-    pdl: bool = False,
 ) -> Tensor:
     """The operands of a finalize, then as ar_hc_post -> new streams."""
     out = _like(streams, channel, *streams.shape)
@@ -137,7 +136,6 @@ def moe_finalize_ar_hc_post(
         (stride, parts.scale),
         stages,
         delays,
-        pdl,
         k=parts.idx.shape[-1],
         has_shared=has_shared,
     )
@@ -152,14 +150,13 @@ def all_reduce_norm(
     quant: InputQuant | None = None,
     stages: Sequence[int] = ONE_LAUNCH,
     delays: Tensor | None = None,
-    pdl: bool = False,
 ) -> tuple[Activation, Tensor]:
-    """x, residual [T, W] -> (normed [T, W] or quantised, sum + residual); the channel's block must cover a row."""
+    """x, residual [T, W] -> (normed [T, W] or quantised, sum + residual)."""
     total = torch.empty_like(x)
     made = normed_output(x, quant)
     operands = (x, residual, norm.weight, made.data, total, made.scales, made.scale)
     scalars = (norm.eps, norm.weight_bias)
-    _run(kernels.all_reduce_push_norm_kernel, channel, operands, scalars, stages, delays, pdl, quant=made.mode)
+    _run(kernels.all_reduce_push_norm_kernel, channel, operands, scalars, stages, delays, quant=made.mode)
     return made.activation(x), total
 
 
@@ -171,7 +168,6 @@ def moe_finalize_ar_norm(
     quant: InputQuant | None = None,
     stages: Sequence[int] = ONE_LAUNCH,
     delays: Tensor | None = None,
-    pdl: bool = False,
 ) -> tuple[Activation, Tensor]:
     """The operands of a finalize, then as all_reduce_norm."""
     total = _like(residual, channel, *residual.shape)
@@ -197,7 +193,6 @@ def moe_finalize_ar_norm(
         (stride, parts.scale, norm.eps, norm.weight_bias),
         stages,
         delays,
-        pdl,
         k=parts.idx.shape[-1],
         has_shared=has_shared,
         quant=made.mode,

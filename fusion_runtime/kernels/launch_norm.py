@@ -25,17 +25,6 @@ QUANT_MODES: dict[QuantKey | None, int] = {None: 0, FP8_STATIC_TENSOR: 1, FP8_TO
 """The formats that norms.store_normed can write."""
 
 
-def has_programmatic_launch(device: Any) -> bool:
-    """Whether kernels on this device can be launched before the one before them has ended."""
-    on_nvidia = device.type == "cuda" and torch.version.hip is None
-    return on_nvidia and torch.cuda.get_device_capability(device)[0] >= 9
-
-
-def programmatic(pdl: bool) -> dict[str, Any]:
-    """Launch options: none where it is off, as AMD's compiler knows no such option."""
-    return {"pdl": True, "launch_pdl": True} if pdl else {"pdl": False}
-
-
 @dataclass(frozen=True)
 class NormedOutput:
     """What a norm kernel writes into: `mode` as store_normed has it, scales and scale where the mode needs them."""
@@ -73,7 +62,7 @@ def row_warps(width: int) -> int:
 
 
 def add_rmsnorm(
-    x: Tensor, residual: Tensor, norm: Norm, quant: InputQuant | None = None, pdl: bool = False, warps: int = 0
+    x: Tensor, residual: Tensor, norm: Norm, quant: InputQuant | None = None, warps: int = 0
 ) -> tuple[Activation, Tensor]:
     """x, residual [T, W] -> (normed [T, W] or quantised, x + residual), one launch."""
     rows, width = x.shape
@@ -92,21 +81,20 @@ def add_rmsnorm(
         quant=made.mode,
         block=max(128, power_of_two(width)),
         num_warps=warps or row_warps(width),
-        **programmatic(pdl),
     )
     return made.activation(x), total
 
 
-POST_BLOCK = 512
-"""Columns of one program of mhc_post."""
+POST_BLOCK, POST_WARPS = 512, 2
+"""Columns and warps of one program of mhc_post: sixteen bytes a thread (measured, benchmarks/kernels.py)."""
 
 
 def mhc_post(
-    x: Tensor, streams: Tensor, post: Tensor, comb: Tensor, pdl: bool = False, block: int = POST_BLOCK, warps: int = 4
+    x: Tensor, streams: Tensor, post: Tensor, comb: Tensor, block: int = POST_BLOCK, warps: int = POST_WARPS
 ) -> Tensor:
     """x [T, H] complete, streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams, one launch."""
     tokens, hidden = x.shape
     out = torch.empty_like(streams)
     grid = (tokens, -(-hidden // block))
-    mhc.mhc_post_kernel[grid](x, streams, post, comb, out, hidden, block=block, num_warps=warps, **programmatic(pdl))
+    mhc.mhc_post_kernel[grid](x, streams, post, comb, out, hidden, block=block, num_warps=warps)
     return out

@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
-
 PARTIAL_WIDTH = 32
 """Row of the projection's partial results: 24 dot products, the sum of squares, padding."""
 
@@ -129,13 +127,11 @@ def write_streams(x, olds, gains, mix, out, token, hidden, cols, mask):
 
 
 @triton.jit
-def mhc_post_kernel(x, streams, post, comb, out, hidden, block: tl.constexpr, pdl: tl.constexpr):
+def mhc_post_kernel(x, streams, post, comb, out, hidden, block: tl.constexpr):
     """Program (token, column block): the write of the complete sum x [T, H] into the streams [T, 4, H]."""
-    wait_for_inputs(pdl)
     token = tl.program_id(0)
     cols = tl.program_id(1) * block + tl.arange(0, block)
     mask = cols < hidden
     value = tl.load(x + token * hidden + cols, mask=mask, other=0.0).to(tl.float32)
     olds, gains, mix = read_streams(streams, post, comb, token, hidden, cols, mask)
-    launch_dependents(pdl)
     write_streams(value, olds, gains, mix, out, token, hidden, cols, mask)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fusionscope.fusion_runtime.kernels.programmatic import launch_dependents, wait_for_inputs
-
 
 @triton.jit
 def rmsnorm_kernel(x, weight, out, x_stride, width, eps, weight_bias, block: tl.constexpr):
@@ -21,25 +19,39 @@ def rmsnorm_kernel(x, weight, out, x_stride, width, eps, weight_bias, block: tl.
 
 
 @triton.jit
+def to_fp8(y, by, inverse):
+    """y / by within what e4m3 holds; inverse = 1 / by, correctly rounded.
+
+    The product is put right by its remainder, which gives the bits of a division in three operations.
+    """
+    q = y * inverse
+    exact = tl.fma(tl.fma(-q, by, y), inverse, q)
+    # Past the largest e4m3 the remainder may overflow, and only the clamp counts.
+    return tl.clamp(tl.where(tl.abs(q) < 512.0, exact, q), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.constexpr, block: tl.constexpr):
-    """Stores one row y, rounded to storage already: as it is, or quantised as fusion_runtime/quant.py says.
+    """Stores some columns of a row y, rounded to storage already: as they are, or quantised as quant.py says.
 
     quant 0: out [T, W]. 1 (fp8_static_tensor): out e4m3, y / scale[0]. 2 (fp8_token_group_128): out e4m3 and
-    scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448.
+    scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448; the block begins at a multiple of 128.
     """
     at = row * width + cols
     if quant == 0:
         tl.store(out + at, y, mask=mask)
     if quant == 1:
-        q = tl.div_rn(y.to(tl.float32), tl.load(scale) + tl.zeros((block,), tl.float32))
-        tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
+        by = tl.load(scale)
+        q = to_fp8(y.to(tl.float32), by + tl.zeros((block,), tl.float32), tl.div_rn(1.0, by))
+        tl.store(out + at, q.to(out.dtype.element_ty), mask=mask)
     if quant == 2:
         groups = tl.reshape(y.to(tl.float32), (block // 128, 128))
         largest = tl.maximum(tl.max(tl.abs(groups), 1), 1e-10)
         by = tl.div_rn(largest, tl.zeros_like(largest) + 448.0)
-        q = tl.reshape(tl.div_rn(groups, by[:, None] + tl.zeros_like(groups)), (block,))
-        tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
-        group = tl.arange(0, block // 128)
+        inverse = tl.div_rn(tl.zeros_like(by) + 1.0, by)
+        q = tl.reshape(to_fp8(groups, by[:, None] + tl.zeros_like(groups), inverse[:, None]), (block,))
+        tl.store(out + at, q.to(out.dtype.element_ty), mask=mask)
+        group = tl.min(cols, 0) // 128 + tl.arange(0, block // 128)
         count = (width + 127) // 128
         tl.store(scales + row * count + group, by, mask=group < count)
 
@@ -49,29 +61,38 @@ def static_quant_fp8_kernel(x, out, scale, elements, block: tl.constexpr):
     """Program (block,): out e4m3 = x / scale[0], clamped: what quant 1 of store_normed does, as a launch of its own."""
     at = tl.program_id(0) * block + tl.arange(0, block)
     mask = at < elements
-    q = tl.div_rn(tl.load(x + at, mask=mask, other=0.0).to(tl.float32), tl.load(scale) + tl.zeros((block,), tl.float32))
-    tl.store(out + at, tl.clamp(q, -448.0, 448.0).to(out.dtype.element_ty), mask=mask)
+    by = tl.load(scale)
+    x = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    q = to_fp8(x, by + tl.zeros((block,), tl.float32), tl.div_rn(1.0, by))
+    tl.store(out + at, q.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def fused_add_rmsnorm_kernel(
-    x, residual, weight, out, total_out, scales, scale, width, eps, weight_bias,
-    quant: tl.constexpr, block: tl.constexpr, pdl: tl.constexpr
-):  # fmt: skip
+    x,
+    residual,
+    weight,
+    out,
+    total_out,
+    scales,
+    scale,
+    width,
+    eps,
+    weight_bias,
+    quant: tl.constexpr,
+    block: tl.constexpr,
+):
     """total = x + residual; out = rmsnorm(total) * (weight + weight_bias); the norm sees the float32 sum."""
     row = tl.program_id(0)
     cols = tl.arange(0, block)
     mask = cols < width
     at = row * width + cols
-    gain = tl.load(weight + cols, mask=mask, other=0.0)
-    wait_for_inputs(pdl)
-    own = tl.load(x + at, mask=mask, other=0.0)
-    old = tl.load(residual + at, mask=mask, other=0.0)
-    launch_dependents(pdl)
-    total = own.to(tl.float32) + old.to(tl.float32)
+    total = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+    total += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
+    gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32) + weight_bias
     tl.store(total_out + at, total, mask=mask)
     inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
-    y = (total * inverse * (gain.to(tl.float32) + weight_bias)).to(total_out.dtype.element_ty)
+    y = (total * inverse * gain).to(total_out.dtype.element_ty)
     store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
 
 

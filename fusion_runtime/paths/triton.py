@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusionscope.fusion_runtime.comm.base import Group
-from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, power_of_two
+from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, row_block
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.kernels import launch, launch_norm
@@ -25,7 +25,7 @@ MAX_TOKENS = 128
 """A one-shot exchange moves every rank's part to every rank: past this a two-shot one would move less."""
 
 MAX_NORM_WIDTH = 16384
-"""A norm keeps a whole row in one program."""
+"""At one rank, a norm keeps a whole row in one program."""
 
 BOUNDARIES = ("ar_norm", "moe_finalize", "mhc_post")
 
@@ -91,9 +91,6 @@ def _shape_declines(shape: SiteShape, normed: bool) -> Decline | None:
         return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
     if shape.hidden % 8:
         return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
-    if normed and shape.hidden > MAX_NORM_WIDTH:
-        why = f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
-        return Decline(Gate.HIDDEN_WIDTH, why)
     if normed and shape.quant not in launch_norm.QUANT_MODES:
         return Decline(Gate.QUANT_UNSUPPORTED, f"there is no kernel that ends in {shape.quant}")
     return None
@@ -101,21 +98,19 @@ def _shape_declines(shape: SiteShape, normed: bool) -> Decline | None:
 
 def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool) -> Decline | None:
     if group.size == 1:
-        if boundary == "ar_norm" and shape.residual:
-            return None
-        return Decline(Gate.ONE_RANK, "one rank has nothing to reduce")
+        if boundary != "ar_norm" or not shape.residual:
+            return Decline(Gate.ONE_RANK, "one rank has nothing to reduce")
+        if shape.hidden > MAX_NORM_WIDTH:
+            why = f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
+            return Decline(Gate.HIDDEN_WIDTH, why)
+        return None
     if not isinstance(group, ExchangeGroup):
         why = f"a {group.kind} group has no memory that its ranks reach directly: make it a SymmetricGroup"
         return Decline(Gate.PEER_MEMORY, why)
     if shape.device.type != group.device.type:
         return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
-    lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, _row(shape.hidden) if normed else None)
+    lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, row_block(shape.hidden) if normed else None)
     return None if lacking is None else Decline(Gate.WORKSPACE_TOO_SMALL, lacking)
-
-
-def _row(width: int) -> int:
-    """A block that holds a whole row; the quantising kernels take it in groups of 128."""
-    return max(128, power_of_two(width))
 
 
 def _exchange(group: Group) -> ExchangeGroup:
@@ -129,4 +124,4 @@ def _channel(group: Group, x: Tensor) -> Channel:
 
 
 def _row_channel(group: Group, x: Tensor) -> Channel:
-    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, _row(x.shape[1]))
+    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, row_block(x.shape[1]))

@@ -24,9 +24,10 @@ from fusionscope.fusion_runtime.ownership import (
     ForwardScope,
     PartialSum,
 )
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant
 
 SIZE, T, H = 4, 2, 24
-TWO_LAUNCHES = (1, 2)
+STAGES = (1, 2, 4, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +56,22 @@ def emptied(channel):
     return bool((channel.memory == -1).all())
 
 
+def summed_over_rows(channel, x, residual, norm, want, quant=None):
+    """Norms of rows that several programs share, one exchange after the other."""
+    for turn in range(3):
+        normed, total = launch.all_reduce_norm(x, residual, norm, channel, quant, STAGES)
+        for rank in range(SIZE):
+            close(normed[rank], want[0])
+            close(total[rank], want[1])
+        # The other slot is empty again, this one still has what the programs told each other.
+        assert (channel.sums[:, (turn + 1) % 2] == -1).all() and (channel.sums[:, turn % 2] != -1).all()
+
+
 def test_all_ranks_reduce_round_after_round():
     channel = channel_of()
     for turn in range(5):
         x = torch.randn(SIZE, T, H)
-        got = launch.all_reduce(x, channel, TWO_LAUNCHES)
+        got = launch.all_reduce(x, channel, STAGES)
         for rank in range(SIZE):
             close(got[rank], x.sum(0))
             assert torch.equal(got[rank], got[0])
@@ -77,7 +89,7 @@ def test_a_part_goes_to_the_slot_of_its_epoch():
             want = x[writer].view(torch.int32) if writer != owner else torch.full((T, H), -1, dtype=torch.int32)
             assert torch.equal(parts[owner, 0, writer], want)
     assert (parts[:, 1] == -1).all()
-    launch.all_reduce(x, channel, (2,))
+    launch.all_reduce(x, channel, (2, 4, 8))
     launch.all_reduce(x, channel, (1,))
     assert (channel.memory.view(SIZE, 2, -1)[:, 0] == -1).all()
 
@@ -95,7 +107,7 @@ def test_zeros_keep_their_sign_and_no_nan_looks_empty(dtype):
     sent = channel.memory.view(2, 2, 2, T, H)[1, 0, 0]
     assert not (sent == -1).any()
     assert (sent[0, :4] == torch.tensor([-0.0], dtype=dtype).view(words)).all()
-    got = launch.all_reduce(x, channel, (2,))
+    got = launch.all_reduce(x, channel, (2, 4, 8))
     want = x.float().sum(0)
     assert torch.equal(got[0].isnan(), want.isnan()) and got[0].isnan().sum() == 9
     torch.testing.assert_close(got[0].float(), want, rtol=1e-2, atol=1e-2, equal_nan=True)
@@ -105,15 +117,15 @@ def test_zeros_keep_their_sign_and_no_nan_looks_empty(dtype):
 def test_a_delayed_rank_sends_the_same():
     x = torch.randn(SIZE, T, H)
     delays = torch.tensor([0, 3, 1, 7], dtype=torch.int32)
-    prompt = launch.all_reduce(x, channel_of(), TWO_LAUNCHES)
-    assert torch.equal(launch.all_reduce(x, channel_of(), TWO_LAUNCHES, delays), prompt)
+    prompt = launch.all_reduce(x, channel_of(), STAGES)
+    assert torch.equal(launch.all_reduce(x, channel_of(), STAGES, delays), prompt)
 
 
 def test_all_ranks_gather():
     channel = channel_of()
     x = torch.randn(SIZE, T, H)
     for _ in range(3):
-        got = launch.all_gather_last(x, channel, TWO_LAUNCHES)
+        got = launch.all_gather_last(x, channel, STAGES)
         for rank in range(SIZE):
             assert torch.equal(got[rank], torch.cat(list(x), -1))
         assert emptied(channel)
@@ -122,7 +134,7 @@ def test_all_ranks_gather():
 def test_all_ranks_post():
     channel = channel_of()
     x, (R, post, comb) = torch.randn(SIZE, T, H), operands()
-    got = launch.ar_hc_post(x, R, post, comb, channel, TWO_LAUNCHES)
+    got = launch.ar_hc_post(x, R, post, comb, channel, STAGES)
     for rank in range(SIZE):
         close(got[rank], mhc_post.reference(list(x), R, post, comb))
 
@@ -137,7 +149,7 @@ def moe_parts():
 def test_all_ranks_finalize_and_post():
     parts, each = moe_parts()
     R, post, comb = operands()
-    got = launch.moe_finalize_ar_hc_post(parts, R, post, comb, channel_of(), TWO_LAUNCHES)
+    got = launch.moe_finalize_ar_hc_post(parts, R, post, comb, channel_of(), STAGES)
     for rank in range(SIZE):
         close(got[rank], moe_finalize.reference(each, R, post, comb))
 
@@ -145,7 +157,7 @@ def test_all_ranks_finalize_and_post():
 def test_all_ranks_finalize_and_norm():
     parts, each = moe_parts()
     residual, norm = torch.randn(T, H), Norm(torch.randn(H), 1e-5)
-    normed, total = launch.moe_finalize_ar_norm(parts, residual, norm, channel_of(128), stages=TWO_LAUNCHES)
+    normed, total = launch.moe_finalize_ar_norm(parts, residual, norm, channel_of(128), stages=STAGES)
     want = moe_finalize.reference_norm(each, residual, norm)
     for rank in range(SIZE):
         close(normed[rank], want[0])
@@ -157,11 +169,34 @@ def test_all_ranks_finalize_and_norm():
 def test_all_ranks_norm(bias, added):
     x, residual = torch.randn(SIZE, T, H), torch.randn(T, H) if added else None
     norm = Norm(torch.randn(H), 1e-5, bias)
-    normed, total = launch.all_reduce_norm(x, residual, norm, channel_of(32), stages=TWO_LAUNCHES)
+    normed, total = launch.all_reduce_norm(x, residual, norm, channel_of(32), stages=STAGES)
     want = ar_norm.reference(list(x), residual, norm)
     for rank in range(SIZE):
         close(normed[rank], want[0])
         close(total[rank], want[1])
+
+
+@pytest.mark.parametrize("block", [8, 16])
+def test_programs_of_a_row_sum_its_squares_together(block):
+    x, residual, norm = torch.randn(SIZE, T, H), torch.randn(T, H), Norm(torch.randn(H), 1e-5)
+    summed_over_rows(channel_of(block), x, residual, norm, ar_norm.reference(list(x), residual, norm))
+
+
+def test_a_row_of_nan_is_normed_and_not_waited_for():
+    x, norm = torch.randn(SIZE, T, H), Norm(torch.randn(H), 1e-5)
+    x.view(torch.int32)[0, 1, 3] = -1
+    normed, _ = launch.all_reduce_norm(x, None, norm, channel_of(8), stages=STAGES)
+    assert normed[:, 1].isnan().all() and not normed[:, 0].isnan().any()
+
+
+def test_scales_of_a_row_of_several_programs():
+    x, residual, norm = torch.randn(2, T, 320), torch.randn(T, 320), Norm(torch.randn(320), 1e-5)
+    wanted = InputQuant(FP8_TOKEN_GROUP_128)
+    channel = sync_channel(2, T, 320, torch.float32, "cpu", 128)
+    got, _ = launch.all_reduce_norm(x, residual, norm, channel, wanted, STAGES)
+    want, _ = ar_norm.reference(list(x), residual, norm, wanted)
+    for rank in range(2):
+        close(got.scale[rank], want.scale)
 
 
 def test_the_sum_is_rounded_before_the_residual_is_added():
@@ -169,7 +204,7 @@ def test_the_sum_is_rounded_before_the_residual_is_added():
     x, residual = torch.randn(SIZE, T, H).half(), torch.randn(T, H).half()
     norm = Norm(torch.randn(H).half(), 1e-5)
     channel = channel_of(32, torch.float16)
-    normed, total = launch.all_reduce_norm(x, residual, norm, channel, stages=TWO_LAUNCHES)
+    normed, total = launch.all_reduce_norm(x, residual, norm, channel, stages=STAGES)
     want = ar_norm.reference(list(x), residual, norm)
     for rank in range(SIZE):
         assert torch.equal(total[rank], want[1])
@@ -251,7 +286,7 @@ def test_a_post_may_write_over_the_streams_it_read():
     x, (R, post, comb) = torch.randn(T, H), operands()
     want = mhc_post.reference(group.partials(x), R, post, comb)
     channel = group.channel(T, H, x.dtype)
-    launch._run(launch.kernels.ar_hc_post_oneshot_kernel, channel, (x, R, post, comb, R), (), (3,), None, False)
+    launch._run(launch.kernels.ar_hc_post_oneshot_kernel, channel, (x, R, post, comb, R), (), (15,), None)
     close(R, want)
 
 

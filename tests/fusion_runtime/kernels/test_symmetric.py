@@ -130,6 +130,6 @@ def test_each_rank_launches_for_itself():
             launch.ar_hc_post(x[rank], streams, post, comb, channel, (1,))
         want = mhc_post.reference(list(x), streams, post, comb)
         for rank, channel in enumerate(channels):
-            got = launch.ar_hc_post(x[rank], streams, post, comb, channel, (2,))
+            got = launch.ar_hc_post(x[rank], streams, post, comb, channel, (2, 4, 8))
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert all((group._buffer == -1).all() for group in groups)

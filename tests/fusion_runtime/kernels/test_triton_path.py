@@ -64,8 +64,8 @@ CASES = [
     ("mhc_post", replace(SHAPE, tokens=129), LOOPBACK, Gate.TOKENS_OVER_CAP),
     ("mhc_post", replace(SHAPE, hidden=60), LOOPBACK, Gate.ALIGNMENT),
     ("mhc_post", WIDE, LOOPBACK, None),
-    ("ar_norm", WIDE, LOOPBACK, Gate.HIDDEN_WIDTH),
-    ("moe_finalize", replace(WIDE, ends="norm"), LOOPBACK, Gate.HIDDEN_WIDTH),
+    ("ar_norm", WIDE, LOOPBACK, None),
+    ("ar_norm", WIDE, SingleGroup(), Gate.HIDDEN_WIDTH),
     ("ar_norm", replace(SHAPE, quant=MXFP4), LOOPBACK, Gate.QUANT_UNSUPPORTED),
     ("mhc_post", SHAPE, Full(4, "cpu"), Gate.WORKSPACE_TOO_SMALL),
 ]
