@@ -28,7 +28,7 @@ from fusionscope.profiler.capture.graph_copies import CudaGraphs
 
 TRACED, WARM = 10, 1
 #: Blocks and replays in a turn of the measurement, and of the split step's own times before it.
-BLOCKS, REPLAYS = 16, 3
+BLOCKS, REPLAYS = 12, 2
 BASELINE = (8, 6)
 #: Captures of each arm in a process (fewer for a model), and replays of the traced graph without a profiler.
 CAPTURES, MODEL_CAPTURES, SAME_GRAPH = 3, 2, 20
@@ -142,18 +142,18 @@ def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.W
     listed: list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]] = [
         (case.id, case.held_out, lambda pool, c=case: chain_group(c, pool)) for case in lab_cases.chains()
     ]
-    shallow = {"glm-5.3-flash": 12, "deepseek-v3": 6, "glm-5.2": 6}
+    shallow = {"glm-5.3-flash": 12, "deepseek-v3": 6}
 
     def models(*batches: int) -> list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]]:
         chosen = [(m, layers, b) for b in batches for m, layers in shallow.items() if m in MODELS]
         return [(f"{m}.l{n}.b{b}", True, lambda pool, a=(m, n, b): model_group(*a)) for m, n, b in chosen]
 
-    for m, n in list(shallow.items())[:2]:
+    for m, n in shallow.items():
         if m in MODELS:
             listed.append((f"{m}.l{n}.b8", False, lambda pool, a=(m, n, 8, False): model_group(*a)))
     # What comes first is done if the time ends early, so that kinds are mixed.
     late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
-    found = [entry for entry in listed if entry not in late] + models(4, 16) + late + models(1, 64)
+    found = [entry for entry in listed if entry not in late] + models(4, 16) + late + models(64, 1)
     found.append(("glm-5.3-flash.l45.b4", True, lambda pool: model_group("glm-5.3-flash", 0, 4)))
     words = [w for w in options.only.split(",") if w]
     return [
