@@ -23,7 +23,7 @@ class Family:
     weight_bias = 0.0
     """1 where the norms of the family store w and mean 1 + w."""
 
-    def __init__(self, norm_class: type) -> None:
+    def __init__(self, norm_class: type[Any]) -> None:
         self.norm_class = norm_class
 
     def stream(self, ctx: DecodeContext, layers: int) -> ResidualStream:
@@ -34,9 +34,11 @@ class Family:
 
     def norm(self, module: Any) -> Any:
         """The module as the paths take it, or the module itself."""
+        # Exactly this class: a subclass may norm in another way.
         if type(module) is not self.norm_class:
             return module
-        return Norm(module.weight, module.variance_epsilon, self.weight_bias)
+        own: Any = module
+        return Norm(own.weight, own.variance_epsilon, self.weight_bias)
 
     def attention_read(self, layer: Any) -> Any:
         return self.norm(layer.input_layernorm)

@@ -18,4 +18,5 @@ class DeepseekV3(Family):
         mlp = layer.mlp
         if not hasattr(mlp, "experts"):
             return mlp(x)
-        return FinalizeOperands(*mlp.experts(x), scale=mlp.routed_scaling_factor, shared=mlp.shared_experts(x))
+        gemm2_out, idx, weights = mlp.experts(x)
+        return FinalizeOperands(gemm2_out, idx, weights, mlp.routed_scaling_factor, mlp.shared_experts(x))

@@ -23,4 +23,5 @@ class Qwen35Moe(Family):
     def feed_forward(self, layer: Any, x: Tensor) -> Tensor | FinalizeOperands:
         mlp = layer.mlp
         shared = torch.sigmoid(mlp.shared_expert_gate(x)) * mlp.shared_expert(x)
-        return FinalizeOperands(*mlp.experts(x), scale=1.0, shared=shared)
+        gemm2_out, idx, weights = mlp.experts(x)
+        return FinalizeOperands(gemm2_out, idx, weights, 1.0, shared)
