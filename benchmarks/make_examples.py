@@ -10,18 +10,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from fusionscope.profiler.runinfo import encode, tool_version
+from fusionscope.profiler.scrub import scrubbed
 from fusionscope.profiler.store import EXAMPLES, Store
-from fusionscope.profiler.trace import TABLES
 
 FOLDER = Path(__file__).parents[1] / "profiler" / "examples"
-#: What a reader needs to judge the numbers; the rest of a machine is nobody's business.
-KEPT = ("gpu", "gpus", "driver", "cuda", "python", "torch", "triton", "profiler", "sm_clock_mhz", "throttle_reasons")
 
 
 def main() -> None:
@@ -37,17 +34,10 @@ def main() -> None:
 def write(name: str, ref: str, store: Store) -> None:
     """One run, scrubbed, under the name that opens it."""
     run = store.load(ref)
-    tables = {
-        table: frame.assign(process=1).astype({"process": "int64"}) if "process" in frame else frame
-        for table in TABLES
-        for frame in [getattr(run.trace, table)]
-    }
-    machine = {k: v for k, v in run.info.machine.items() if k in KEPT}
-    info = msgspec.structs.replace(
-        run.info, name="", machine=machine, environment={}, tool_version=tool_version(), inputs=[]
-    )
+    made = scrubbed(run.info, run.trace)
+    info = msgspec.structs.replace(made.info, name="", tags=[], tool_version=tool_version())
     with tempfile.TemporaryDirectory() as folder:
-        saved = Store(folder).save(info, replace(run.trace, **tables, machine={"gpu": machine.get("gpu", "")}))
+        saved = Store(folder).save(info, made.trace)
         shutil.rmtree(FOLDER / name, ignore_errors=True)
         shutil.copytree(saved.path, FOLDER / name)
     # The store refuses these names for a user's runs, so the name goes in afterwards.

@@ -32,6 +32,7 @@ COMMANDS = (
     ("export", "export", "export", "Write a run for other tools: Perfetto, Chrome, CSV, Parquet, one file."),
     ("check", "check", "check", "Check exact numbers of a run: launches, fused sites."),
     ("dashboard", "dashboard", "dashboard", "Show the runs in a browser."),
+    ("scrub", "scrub", "scrub", "Write a trace or a run without private details, to share it."),
     ("doctor", "doctor", "doctor", "Say what can be captured here, what cannot, and how to get it."),
     ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
     ("ab", "ab", "ab", "Measure two arms in turn, with an interval, a noise floor and a verdict."),
