@@ -1,7 +1,7 @@
 """A run without what is nobody's business: command lines, environment, host and user names, paths, process ids.
 
 What stays is named, not what goes: the tables with their known columns, and the facts of the machine that a reader
-needs to judge the numbers. Texts that stay (names of ranges, warnings, settings) lose paths, addresses and names of users.
+needs to judge the numbers. Texts that stay (names of ranges, warnings, settings) lose paths, addresses and user names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ KEPT = (
     "triton",
     "profiler",
     "nsys",
-    "nccl_version",
     "flashinfer-python",
     "amd-aiter",
     "sm_clock_mhz",
@@ -65,7 +64,7 @@ def scrubbed(info: RunInfo, trace: Trace) -> Scrubbed:
     """The run without private details. Numbers, kernels, sites, labels and provenance stay as they are."""
     clean = _Cleaner(_names(info, trace))
     removed = _removed(info, trace)
-    machine = {key: clean(value) for key, value in info.machine.items() if key in KEPT}
+    machine = {key: clean(value) for key, value in info.machine.items() if _stays(key)}
     made = msgspec.structs.replace(
         info,
         id="",
@@ -81,11 +80,15 @@ def scrubbed(info: RunInfo, trace: Trace) -> Scrubbed:
         tags=[clean(tag) for tag in info.tags],
     )
     tables = _tables(trace, clean)
-    kept = {key: clean(value) for key, value in trace.machine.items() if key in KEPT}
+    kept = {key: clean(value) for key, value in trace.machine.items() if _stays(key)}
     bare = replace(trace, **tables, machine=kept, warnings=tuple(clean(text) for text in trace.warnings))
     if clean.count:
         removed.append(f"paths, addresses and names in {clean.count} texts")
     return Scrubbed(made, bare, removed)
+
+
+def _stays(fact: str) -> bool:
+    return fact in KEPT or fact.endswith("_version")
 
 
 class _Cleaner:
@@ -122,7 +125,7 @@ def _names(info: RunInfo, trace: Trace) -> set[str]:
 
 
 def _removed(info: RunInfo, trace: Trace) -> list[str]:
-    facts = sorted({*info.machine, *trace.machine} - set(KEPT))
+    facts = sorted(key for key in {*info.machine, *trace.machine} if not _stays(key))
     told = [
         (bool(info.command), "the command line"),
         (bool(info.environment), f"{len(info.environment)} environment variables"),
