@@ -10,10 +10,12 @@ import numpy as np
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.estimate import Estimate, Fused
+from fusionscope.analysis.knockout import Ceiling, ceilings
 from fusionscope.analysis.summary_lines import predicted
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Run
 
 #: Fields of run.json in which two runs of one experiment agree.
 _SAME = ("model", "tp", "batch", "context", "layers", "device", "emulated_ranks", "labels")
@@ -100,6 +102,34 @@ def batches(infos: Iterable[RunInfo], of: RunInfo) -> list[RunInfo]:
         if same and info.model and info.batch > 0 and info.batch != of.batch:
             found[info.batch] = info
     return [found[batch] for batch in sorted(found)]
+
+
+def knockouts(infos: Iterable[RunInfo], of: RunInfo, boundary: str) -> list[RunInfo]:
+    """Runs that hold a knock-out of a kind in the same program as `of`, the newest first."""
+    found = [
+        info
+        for info in infos
+        if boundary in info.settings.get("knockout", "").split(",")
+        and info.paths == of.paths
+        and all(getattr(info, name) == getattr(of, name) for name in ("model", "tp", "batch", "context", "layers"))
+        and info.machine.get("gpu", "") == of.machine.get("gpu", "")
+    ]
+    return sorted(found, key=lambda info: info.created, reverse=True)
+
+
+def knocked_out(run: Run, boundary: str) -> Ceiling:
+    """The measured ceiling of a kind, from a run that holds its knock-out.
+
+    Raises FusionScopeError where the run holds none, or too little of it.
+    """
+    nodes = run.info.settings.get(f"nodes {boundary}", "")
+    if not nodes.isdigit():
+        raise FusionScopeError(
+            f"Run {run.info.id} holds no knock-out of {boundary}: `fusionscope knockout` measures one."
+        )
+    cost = float(run.info.settings.get("disabled_node_ns", "0"))
+    (found,) = ceilings(run.trace.timings, {boundary: int(nodes)}, cost)
+    return found
 
 
 def _experiment(info: RunInfo) -> tuple[object, ...]:

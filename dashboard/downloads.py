@@ -12,7 +12,7 @@ from fusionscope.analysis.summary import markdown
 from fusionscope.analysis.timeline import timeline
 from fusionscope.dashboard import tables, urls
 from fusionscope.dashboard.library import Library
-from fusionscope.dashboard.pages import summary
+from fusionscope.dashboard.pages import estimate, summary
 from fusionscope.profiler.errors import FusionScopeError
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
@@ -45,6 +45,7 @@ FILES: dict[str, Callable[[Library, urls.Query], tables.Rows]] = {
     "totals.csv": lambda lib, q: tables.totals([lib.analysed(r) for r in (q.text("base"), *q.texts("candidate"))]),
     "compared-kernels.csv": lambda lib, q: tables.compared_kernels(lib.comparison(*_sides(q))),
     "compared-boundaries.csv": lambda lib, q: tables.compared_boundaries(lib.comparison(*_sides(q))),
+    "estimate.csv": lambda lib, q: estimate.rows_of(lib, q),
     "accuracy.csv": lambda lib, _: tables.accuracy(lib.predictions()[0]),
 }
 

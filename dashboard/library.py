@@ -14,7 +14,8 @@ import msgspec
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import Comparison, compare
-from fusionscope.analysis.predictions import Prediction, pairs, prediction
+from fusionscope.analysis.knockout import Ceiling
+from fusionscope.analysis.predictions import Prediction, knocked_out, knockouts, pairs, prediction
 from fusionscope.analysis.ruleset import Source
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
@@ -98,6 +99,15 @@ class Library:
         told = pairs(self.infos())
         found = [self._prediction(base.id, candidate.id) for base, candidate in told[:MOST_PAIRS]]
         return [p for p in found if p is not None], max(len(told) - MOST_PAIRS, 0)
+
+    def knocked_out(self, run: Analysed, boundary: str) -> Ceiling | None:
+        """The newest measured ceiling of a kind in this run's program, None where none is stored."""
+        for info in knockouts(self.infos(), run.info, boundary):
+            try:
+                return knocked_out(self.run(info.id), boundary)
+            except FusionScopeError:
+                continue
+        return None
 
     def _prediction(self, base: str, candidate: str) -> Prediction | None:
         def predict() -> Prediction | None:

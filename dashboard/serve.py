@@ -33,8 +33,9 @@ def server(store: Store, host: str = HOST, port: int = PORT, rules: Iterable[Sou
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
         raise FusionScopeError(
-            f"The dashboard cannot listen on {host}:{port} ({os.strerror(error.errno) if error.errno else error}): choose another with --port, "
+            f"The dashboard cannot listen on {host}:{port} ({why}): choose another with --port, "
             "or --port 0 for any free one."
         ) from error
     made = make_server(host, listening.getsockname()[1], app.server, threaded=True, fd=listening.detach())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dash import html
 from dash.development.base_component import Component
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.estimate import INPUTS, Estimate, Fused, estimate
+from fusionscope.analysis.baselines import Baselines, baselines
+from fusionscope.analysis.estimate import Estimate, Fused, of_target
+from fusionscope.analysis.floors import floors, shape_of
+from fusionscope.analysis.knockout import Ceiling
+from fusionscope.analysis.outlook import Outlook, outlook
 from fusionscope.analysis.predictions import batches, fused_in
+from fusionscope.analysis.target import target
 from fusionscope.analysis.verdict import us
 from fusionscope.dashboard import controls, parts, tables, urls
 from fusionscope.dashboard.figures import estimates
 from fusionscope.dashboard.library import Library
+from fusionscope.dashboard.pages import estimate_parts as shown
 from fusionscope.profiler.errors import FusionScopeError
 
 TITLE = "Estimate"
@@ -48,9 +54,9 @@ class Asked:
         """Read a query; `default` is the boundary where it names none. Raises FusionScopeError for a bad value."""
         how = query.text("how", "speedup")
         source = query.text("source", "guess")
-        if how not in HOWS or source not in INPUTS:
+        if how not in HOWS or source not in _SOURCES:
             raise FusionScopeError(
-                f"how is one of {', '.join(HOWS)} and source one of {', '.join(INPUTS)}: correct it."
+                f"how is one of {', '.join(HOWS)} and source one of {', '.join(_SOURCES)}: correct it."
             )
         return Asked(
             boundary=query.text("boundary", default),
@@ -103,18 +109,29 @@ def page(library: Library, ref: str, query: urls.Query) -> Component:
 _LEAD = "What the forward gains if a boundary becomes one launch a site, before the kernel is merged."
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The estimate that was asked for, what plainer estimators say, and how fast a kernel must be."""
+
+    made: Estimate
+    plain: Baselines
+    ahead: Outlook
+    knocked_out: Ceiling | None
+
+
 def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
     """The answer beside the controls; a value that does not fit is answered with its sentence."""
     try:
         run = library.analysed(ref, query.whole("rank"))
         asked = Asked.of(query, _largest(run))
-        made = predict(library, run, asked)
+        answer = predict(library, run, asked)
         rows, note = by_batch(library, run, asked)
     except FusionScopeError as error:
         return [parts.alert(str(error), "No estimate")]
+    made = answer.made
     return [
         parts.verdict(made.verdict.class_, made.verdict.sentence, "predicted"),
-        _stats(made, asked),
+        shown.numbers(answer, asked.margin),
         parts.section(
             "Amdahl and schedule",
             parts.figure(
@@ -124,7 +141,8 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
                 f"{run.title}-{asked.boundary.replace(':', '-')}-estimate",
             ),
         ),
-        _estimators(made),
+        shown.before_a_kernel(answer),
+        shown.plainer(answer),
         parts.section(
             "By batch size",
             parts.table(
@@ -133,15 +151,29 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
                 ("Run", "Basis", "Verdict"),
             ),
             note=note,
+            actions=[parts.save(urls.download("estimate.csv", run=run.info.id, rank=asked.rank or "", **_kept(asked)))],
         ),
     ]
 
 
-def predict(library: Library, run: Analysed, asked: Asked) -> Estimate:
+def predict(library: Library, run: Analysed, asked: Asked) -> Answer:
     """The estimate that was asked for. Raises FusionScopeError."""
-    return estimate(
-        run.attribution, run.schedule(), *asked.kind, _fused(library, asked), run.untraced, asked.margin, run.wait()
+    fused = _fused(library, asked)
+    aim = target(run.attribution, run.schedule(), *asked.kind, run.untraced, run.wait())
+    least = floors(aim, shape_of(run.info, run.run.trace.machine.get("gpu", "")))
+    made = of_target(aim, fused, asked.margin)
+    return Answer(
+        made,
+        baselines(aim, made.speedup, least.floor_ns),
+        outlook(aim, least, asked.margin, fused.launches),
+        library.knocked_out(run, asked.boundary),
     )
+
+
+def rows_of(library: Library, query: urls.Query) -> tables.Rows:
+    """The table over batch sizes, for its CSV."""
+    run = library.analysed(query.text("run"), query.whole("rank"))
+    return [row for _, row in by_batch(library, run, Asked.of(query, _largest(run)))[0]]
 
 
 def by_batch(library: Library, run: Analysed, asked: Asked) -> tuple[list[tuple[str, dict[str, object]]], str]:
@@ -159,7 +191,7 @@ def by_batch(library: Library, run: Analysed, asked: Asked) -> tuple[list[tuple[
             continue
         try:
             other = run if same else library.analysed(info.id, asked.rank)
-            made = predict(library, other, _replaced(asked, fused_run))
+            made = predict(library, other, replace(asked, fused_run=fused_run)).made
         except FusionScopeError:
             continue
         (row,) = tables.estimate_rows([(other.title, made)])
@@ -171,10 +203,6 @@ def by_batch(library: Library, run: Analysed, asked: Asked) -> tuple[list[tuple[
         "run": "Each batch takes the fused time from the run of that batch that has the fusion.",
     }[asked.how]
     return rows, note + (" No other batch size of this experiment is stored." if len(rows) < 2 else "")
-
-
-def _replaced(asked: Asked, fused_run: str) -> Asked:
-    return Asked(**{**asked.__dict__, "fused_run": fused_run})
 
 
 def _fused(library: Library, asked: Asked) -> Fused:
@@ -198,7 +226,8 @@ def _largest(run: Analysed) -> str:
 
 def _kept(asked: Asked) -> dict[str, object]:
     return {"boundary": asked.boundary, "how": asked.how, "speedup": f"{asked.speedup:g}", "source": asked.source,
-            "fused_us": asked.fused_us, "launches": asked.launches, "margin": f"{asked.margin * 100:g}"}  # fmt: skip
+            "fused_us": asked.fused_us, "from": asked.fused_run, "launches": asked.launches,
+            "margin": f"{asked.margin * 100:g}"}  # fmt: skip
 
 
 def _run_choice(runs: Sequence[tuple[str, str]], chosen: str | None) -> Component:
@@ -242,48 +271,3 @@ def _controls(run: Analysed, asked: Asked, runs: Sequence[tuple[str, str]]) -> C
         controls.number("margin", "Margin (% of the step)", asked.margin * 100, low=0, high=99, step=0.1),
     ]
     return html.Form(boxes, className=f"fs-side fs-how-{asked.how}", id="estimate-controls")
-
-
-def _stats(made: Estimate, asked: Asked) -> Component:
-    low, high = made.interval_ns
-    edges = "the graph's own edges" if made.real_edges else "inferred edges"
-    floor = "unknown" if made.mde_ns is None else us(made.mde_ns)
-    wait = "unknown" if made.wait_ns is None else us(made.wait_ns)
-    return parts.stats(
-        [
-            ("Saving", us(made.saving_ns), f"95 %: {us(low)} to {us(high)}"),
-            ("Of the step", f"{made.saving_ns / made.span_ns:.2%}", f"step {us(made.span_ns)}, {made.basis}"),
-            ("Amdahl", f"{made.amdahl_gain:.2%}", f"{made.share:.2%} of the span, {made.speedup:.2f} x"),
-            ("Ceiling", us(made.ceiling_ns), f"from the schedule, {edges}"),
-            ("Noise floor", floor, "smallest difference that shows"),
-            ("Margin", us(asked.margin * made.span_ns), f"{asked.margin:.2%} of the step"),
-            ("Wait in the sites", wait, "for other ranks; it stays"),
-        ]
-    )
-
-
-def _estimators(made: Estimate) -> Component:
-    inflation = "unknown" if made.basis == "traced" else us(made.inflation_ns_per_launch)
-    rows = [
-        {
-            "Estimator": "Amdahl on the span",
-            "Saving": us(made.amdahl_gain * made.span_ns),
-            "Of the step": f"{made.amdahl_gain:.2%}",
-            "What it leaves out": "the gaps that go with the launches",
-        },
-        {
-            "Estimator": "schedule, as traced",
-            "Saving": us(made.traced_saving_ns),
-            "Of the step": f"{made.traced_saving_ns / made.traced_span_ns:.2%}",
-            "What it leaves out": f"that tracing adds time to each launch ({inflation})",
-        },
-        {
-            "Estimator": f"schedule, {made.basis}",
-            "Saving": us(made.saving_ns),
-            "Of the step": f"{made.saving_ns / made.span_ns:.2%}",
-            "What it leaves out": "what the interval says",
-        },
-    ]
-    return parts.section(
-        "Beside simpler estimators", parts.table(rows, "The same question", ("Estimator", "What it leaves out"))
-    )

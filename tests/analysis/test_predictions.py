@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from literal_store import TIMES
 from literal_traces import FUSED_RUN, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import compare
-from fusionscope.analysis.predictions import agreement, batches, fused_in, pairs, prediction
+from fusionscope.analysis.predictions import agreement, batches, fused_in, knocked_out, knockouts, pairs, prediction
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Run
+from fusionscope.profiler.trace import Trace, table
 
 Made = Callable[..., Analysed]
 FASTER = [[time - 2_000 for time in block] for block in TIMES]
@@ -72,3 +76,24 @@ def test_batches_are_the_newest_runs_of_the_same_choice() -> None:
     ]
     mine = info("mine", paths={})
     assert [i.name for i in batches(runs, mine)] == ["one again", "mine", "large"]
+
+
+def test_a_knock_out_of_the_same_program_is_the_measured_ceiling() -> None:
+    blocks = [
+        (block, arm, time)
+        for block in range(6)
+        for arm, time in (("base", 1_000), ("without mhc_post", 900))
+        for _ in range(4)
+    ]
+    frame = pd.DataFrame(blocks, columns=["block", "arm", "duration_ns"]).assign(rank=0, process=1, source="untraced")
+    settings = {"knockout": "ar_norm,mhc_post", "nodes mhc_post": "10", "disabled_node_ns": "2.5"}
+    mine = info("mine")
+    old = info("old", settings=settings, created="1")
+    new = info("new", settings=settings, created="2")
+    other = info("other", settings=settings, batch=64)
+    assert [i.name for i in knockouts([old, new, other, mine], mine, "mhc_post")] == ["new", "old"]
+    assert knockouts([old], mine, "moe_finalize") == []
+    found = knocked_out(Run(new, Trace(timings=table("timings", frame)), Path()), "mhc_post")
+    assert (found.raw.value_ns, found.corrected_ns, found.nodes) == (100, 125, 10)
+    with pytest.raises(FusionScopeError, match="holds no knock-out of ar_norm"):
+        knocked_out(Run(new, Trace(), Path()), "ar_norm")

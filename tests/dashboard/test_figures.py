@@ -68,7 +68,7 @@ def test_the_last_bar_of_a_waterfall_is_the_sum(library: Library) -> None:
 def test_the_point_lies_on_amdahls_curve(library: Library) -> None:
     run = library.analysed("example")
     asked = estimate.Asked.of(Query.parse("?speedup=3"), "mhc_post")
-    found = estimate.predict(library, run, asked)
+    found = estimate.predict(library, run, asked).made
     curve, point, *rest = estimates.amdahl_curve(found, 0.005).data
     assert np.interp(point.x[0], curve.x, curve.y) == pytest.approx(point.y[0], rel=1e-3)
     assert point.y[0] == pytest.approx(100 * found.amdahl_gain)

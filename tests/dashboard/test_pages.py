@@ -35,7 +35,7 @@ def page(library: Library, path: str) -> str:
         ("/compare?base=split&candidate=fused", "ar_norm fired at 2 of 2 sites, 6 of 6 replays"),
         ("/compare", "Choose a base and one or more candidates"),
         ("/estimate", "Choose the run whose boundary would be fused"),
-        ("/estimate/split", "Beside simpler estimators"),
+        ("/estimate/split", "Beside plainer estimators"),
         ("/accuracy", "predicted = measured"),
         ("/summary?base=split&candidate=fused", "ar_norm"),
         ("/summary", "Choose the run before and the run after"),
@@ -126,11 +126,11 @@ def test_selected_runs_are_a_link_to_their_comparison() -> None:
 
 def test_the_fused_time_can_come_from_a_run_that_has_it(library: Library) -> None:
     asked = estimate.Asked.of(Query({"how": ["run"], "from": ["fused"]}), "ar_norm")
-    made = estimate.predict(library, library.analysed("split"), asked)
+    made = estimate.predict(library, library.analysed("split"), asked).made
     # 2 x (5 us in two launches with a gap of 0.1 us -> 4 us).
     assert made.traced_saving_ns == 2_200
     given = estimate.Asked.of(Query({"how": ["time"], "fused_us": ["4"], "source": ["candidate"]}), "ar_norm")
-    assert estimate.predict(library, library.analysed("split"), given).traced_saving_ns == 2_200
+    assert estimate.predict(library, library.analysed("split"), given).made.traced_saving_ns == 2_200
 
 
 def test_the_controls_of_an_estimate_answer_without_the_page(library: Library) -> None:
