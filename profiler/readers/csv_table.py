@@ -15,6 +15,8 @@ from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import packed
 
 _BLOCK = 8 << 20
+#: Every byte is a letter of this encoding.
+_BYTES = "latin-1"
 _TEXT = pa.dictionary(pa.int32(), pa.binary())
 
 
@@ -54,8 +56,9 @@ def read(path: Path, numbers: Mapping[str, Sequence[str]], texts: Mapping[str, S
     }
     types = {column: pa.int64() if name in numbers else _TEXT for name, column in picked.items()}
     broken: list[arrow_csv.InvalidRow] = []
-    table = _arrow(path, raw, types, broken)
-    found = CsvTable(path, pd.DataFrame({name: _column(table[column]) for name, column in picked.items()}))
+    table, encoding = _arrow(path, raw, types, broken)
+    columns = {name: _column(table[column], encoding) for name, column in picked.items()}
+    found = CsvTable(path, pd.DataFrame(columns))
     if broken:
         if len(broken) > max(len(table), 10):
             raise UnreadableTrace(
@@ -82,21 +85,26 @@ def _raw_names(head: bytes) -> list[str]:
         return []
 
 
-def _arrow(path: Path, raw: list[str], types: dict[str, pa.DataType], broken: list[arrow_csv.InvalidRow]) -> pa.Table:
+def _arrow(
+    path: Path, raw: list[str], types: dict[str, pa.DataType], broken: list[arrow_csv.InvalidRow]
+) -> tuple[pa.Table, str]:
     def skip(row: arrow_csv.InvalidRow) -> str:
         broken.append(row)
         return "skip"
 
-    def parse(threads: bool) -> pa.Table:
-        broken.clear()
+    def parse(whole: bool) -> pa.Table:
         with packed.opened(path) as file:
             return arrow_csv.read_csv(
                 file,
                 # The file's own header is row 0: two columns of one name must not be an error.
                 read_options=arrow_csv.ReadOptions(
-                    use_threads=threads, block_size=_BLOCK, skip_rows=1, column_names=_unique(raw)
+                    use_threads=whole,
+                    block_size=_BLOCK,
+                    skip_rows=1,
+                    column_names=_unique(raw),
+                    encoding="utf8" if whole else _BYTES,
                 ),
-                parse_options=arrow_csv.ParseOptions(invalid_row_handler=skip),
+                parse_options=arrow_csv.ParseOptions(invalid_row_handler=None if whole else skip),
                 convert_options=arrow_csv.ConvertOptions(
                     include_columns=list(types), column_types=types, null_values=["", "None", "NULL", "N/A"]
                 ),
@@ -104,10 +112,11 @@ def _arrow(path: Path, raw: list[str], types: dict[str, pa.DataType], broken: li
 
     try:
         try:
-            return parse(threads=True)
+            return parse(whole=True), "utf-8"
         except pa.ArrowInvalid:
-            # Only the slow way knows the row.
-            return parse(threads=False)
+            # The slow way knows the row, can leave out broken ones, and takes every byte for a letter: Arrow prints a
+            # traceback where the text of a broken row is not UTF-8.
+            return parse(whole=False), _BYTES
     except pa.ArrowException as error:
         raise UnreadableTrace(f"{path} is broken ({error}): copy or record the trace again.") from error
     except packed.DAMAGE as error:
@@ -118,13 +127,16 @@ def _unique(names: list[str]) -> list[str]:
     return [f"{name}#{i}" if name in names[:i] else name for i, name in enumerate(names)]
 
 
-def _column(column: pa.ChunkedArray) -> pd.Series:
+def _column(column: pa.ChunkedArray, encoding: str) -> pd.Series:
     if pa.types.is_integer(column.type):
         return pd.Series(column.fill_null(-1).to_numpy())
     packed_texts = column.unify_dictionaries().combine_chunks()
     if isinstance(packed_texts, pa.ChunkedArray):
         return pd.Series(pd.Categorical([], categories=[]))
-    texts = [bytes(text).decode("utf-8", errors="replace") for text in packed_texts.dictionary.to_pylist()]
+    raw = [bytes(text) for text in packed_texts.dictionary.to_pylist()]
+    if encoding == _BYTES:
+        raw = [text.decode("utf-8").encode(_BYTES) for text in raw]
+    texts = [text.decode("utf-8", errors="replace") for text in raw]
     codes = packed_texts.indices.fill_null(-1).to_numpy()
     # Two broken texts can read the same.
     places = {text: i for i, text in enumerate(dict.fromkeys(texts))}

@@ -53,7 +53,6 @@ class _Folder(Database):
         self.advice = _ADVICE
         self._files = {file.stem: file for file in sorted(path.glob("*.parquet"))}
         self.tables = {*self._files, _STRINGS}
-        self.views = set()
         self._ids: dict[str, int] = {}
 
     def columns(self, name: str) -> set[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, RANGES, Found, assemble
-from fusionscope.profiler.readers.perfetto_packets import Packets
+from fusionscope.profiler.readers.perfetto_packets import Packets, text
 from fusionscope.profiler.readers.rows import Numbers, Texts
 from fusionscope.profiler.trace import Trace
 
@@ -28,6 +28,7 @@ _RANGES = {"marker_api", "user_annotation"}
 _BEGIN, _END = 1, 2
 _ADVICE = "record again with `rocprofv3 --output-format csv` or `rocpd`, and a larger --perfetto-buffer-size"
 _Notes = dict[str, Any]
+_TEXTS = ("string_value", "legacy_json_value")
 
 
 def read(path: str | Path) -> Trace:
@@ -89,8 +90,8 @@ class _Reading:
         stack = self._open.setdefault(track, [])
         if event.type == _BEGIN:
             known = writer.interned.get("event_categories", {})
-            category = next(iter(event.categories), "") or next((known.get(i, "") for i in event.category_iids), "")
-            name = event.name or writer.interned.get("event_names", {}).get(event.name_iid, "")
+            category = next((known.get(i, "") for i in event.category_iids), "") or _first(event)
+            name = text(event, "name") or writer.interned.get("event_names", {}).get(event.name_iid, "")
             stack.append((category, name, time, _notes(event, writer)))
         elif event.type == _END:
             if not stack:
@@ -103,7 +104,7 @@ class _Reading:
     def _slice(self, track: int, pid: int, category: str, name: str, start: int, end: int, notes: _Notes) -> None:
         self.categories[category] = self.categories.get(category, 0) + 1
         track = self._tracks.setdefault(track, len(self._tracks))
-        text, correlation = self.texts.code(name), _number(notes, "corr_id", "correlation", "correlation_id")
+        code, correlation = self.texts.code(name), _number(notes, "corr_id", "correlation", "correlation_id")
         if category in _GPU:
             # The annotations are the profiler's own stamps; the slice's may have gone through another clock.
             first, last = _number(notes, "begin_ns"), _number(notes, "end_ns")
@@ -117,19 +118,19 @@ class _Reading:
                 graph, node = node >> 32, node & 0xFFFFFFFF
             graph, node = (graph, node) if graph > 0 else (-1, -1)
             kind = _KINDS.index(_GPU[category])
-            self.device.add(track, pid, device, stream, kind, text, start, end, correlation, graph, node)
+            self.device.add(track, pid, device, stream, kind, code, start, end, correlation, graph, node)
         elif category in _CALLS or category in _RANGES:
-            self.host.add(track, pid, _number(notes, "tid"), int(category in _RANGES), text, start, end, correlation)
+            self.host.add(track, pid, _number(notes, "tid"), int(category in _RANGES), code, start, end, correlation)
 
     def _stage(self, event: Any, writer: Any, time: int, pid: int) -> None:
         symbols = writer.interned.get("kernel_symbols", {})
         interned = writer.interned.get("event_names", {})
-        named = event.name or interned.get(event.name_iid, "") or symbols.get(event.kernel_iid, "")
+        named = text(event, "name") or interned.get(event.name_iid, "") or symbols.get(event.kernel_iid, "")
         name = named or writer.stages.get(event.stage_iid, "")
         queue = int(event.hw_queue_iid or event.hw_queue_id)
-        text, end = self.texts.code(name), time + event.duration
+        code, end = self.texts.code(name), time + event.duration
         track = self._tracks.setdefault(0, len(self._tracks))
-        self.device.add(track, pid, event.gpu_id, queue, 0, text, time, end, event.submission_id or -1, -1, -1)
+        self.device.add(track, pid, event.gpu_id, queue, 0, code, time, end, event.submission_id or -1, -1, -1)
         self.categories["gpu render stage"] = self.categories.get("gpu render stage", 0) + 1
 
     def found(self, path: Path, packets: Packets) -> Found:
@@ -177,9 +178,20 @@ def _notes(event: Any, writer: Any) -> _Notes:
         field = note.WhichOneof("value")
         if field is None:
             continue
-        value = getattr(note, field)
-        found[note.name or names.get(note.name_iid, "")] = texts.get(value) if field == "string_value_iid" else value
+        value = text(note, field) if field in _TEXTS else getattr(note, field)
+        found[text(note, "name") or names.get(note.name_iid, "")] = (
+            texts.get(value) if field == "string_value_iid" else value
+        )
     return found
+
+
+def _first(event: Any) -> str:
+    """The first category that an event spells out."""
+    try:
+        found = next(iter(event.categories), "")
+    except UnicodeDecodeError:
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _number(notes: _Notes, *names: str) -> int:

@@ -189,6 +189,16 @@ class Packets:
         return packet, writer, _time(packet, writer)
 
 
+def text(message: Any, name: str) -> str:
+    """A text of a message; broken UTF-8, which some writers leave, is made readable."""
+    try:
+        value = getattr(message, name)
+    except UnicodeDecodeError as error:
+        value = error.object
+    # Protobuf's parsers differ in what they make of such bytes: an error, or the bytes.
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def _varint_length(value: int) -> int:
     return max((value.bit_length() + 6) // 7, 1)
 
@@ -196,11 +206,11 @@ def _varint_length(value: int) -> int:
 def _intern(data: Any, writer: _Writer) -> None:
     for kind in ("event_names", "event_categories", "debug_annotation_names"):
         known = writer.interned.setdefault(kind, {})
-        known.update({entry.iid: entry.name for entry in getattr(data, kind)})
+        known.update({entry.iid: text(entry, "name") for entry in getattr(data, kind)})
     for kind in ("debug_annotation_string_values", "kernel_symbols"):
         known = writer.interned.setdefault(kind, {})
         known.update({entry.iid: entry.str.decode(errors="replace") for entry in getattr(data, kind, ())})
-    writer.stages.update({entry.iid: entry.name for entry in data.gpu_specifications})
+    writer.stages.update({entry.iid: text(entry, "name") for entry in data.gpu_specifications})
 
 
 def _set_clocks(snapshot: Any, writer: _Writer) -> None:

@@ -46,11 +46,7 @@ def read(path: str | Path) -> Trace:
 
 
 def _found(database: Database) -> Found:
-    base = {table for table in database.tables if table not in database.views}
-    sets = sorted({s for table in base if (s := _suffix(table, _DISPATCH)) is not None})
-    if not sets:
-        # All that is left of a database whose base tables were dropped.
-        sets = [""]
+    sets = sorted({s for table in database.tables if (s := _suffix(table, _DISPATCH)) is not None})
     parts = [_Set(database, suffix) for suffix in sets]
     found = Found(database.path, frame(DEVICE, []), machine={"profiler": "rocprofv3"}, advice=ADVICE)
     kernels = [rows for part in parts for rows in (part.kernels(), part.copies()) if len(rows)]

@@ -61,16 +61,17 @@ def read_text(path: str | Path) -> Trace:
         with packed.opened(path) as file:
             while line := file.readline(_LINE):
                 text = line.decode("utf-8", errors="replace")
-                found = {wanted.get(key.lower()): quoted or bare for key, quoted, bare in _FIELD.findall(text)}
-                if {"name", "start_ns", "end_ns"} <= set(found):
-                    rows.append(tuple(_text_value(name, found.get(name)) for name in ("name", *_NUMBERS)))
+                told = {wanted.get(key.lower()): quoted or bare for key, quoted, bare in _FIELD.findall(text)}
+                if {"name", "start_ns", "end_ns"} <= set(told):
+                    rows.append(tuple(_text_value(name, told.get(name)) for name in ("name", *_NUMBERS)))
+        found = frame(("name", *_NUMBERS), rows)
     except packed.DAMAGE as error:
         raise packed.damaged(path, packed.head(path)[0], error) from error
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise UnreadableTrace(
             f"{path} is broken in line {len(rows) + 1} of its kernels ({error}): {ADVICE}."
         ) from error
-    return _assembled(path, frame(("name", *_NUMBERS), rows), [])
+    return _assembled(path, found, [])
 
 
 def _text_value(name: str, value: str | None) -> object:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from fusionscope.profiler.errors import UnreadableTrace
 
 _ROWS = 20_000
+#: No text of a profiler is this long.
+_LONGEST = 64 << 20
 _EXPORT_AGAIN = "export the report again with `nsys export --type sqlite`"
 
 
@@ -25,8 +27,13 @@ def opened(path: Path, advice: str = _EXPORT_AGAIN) -> Iterator[Database]:
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
     connection = sqlite3.connect(uri, uri=True)
     try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+        connection.execute("PRAGMA trusted_schema = OFF")
         connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         yield Database(connection, path, advice)
+    except UnicodeDecodeError as error:
+        # Python cannot show what SQLite says of a damaged name.
+        raise sqlite3.DatabaseError(f"a name in the schema is no UTF-8: {error.object[:80]!r}") from error
     finally:
         connection.close()
 
@@ -38,9 +45,10 @@ class Database:
         self.advice = advice
         self.connection = connection
         self.path = path
-        named = connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
-        self.tables = {str(name) for name, _ in named}
-        self.views = {str(name) for name, kind in named if kind == "view"}
+        # A view can compute without end, and those that profilers write lose rows.
+        self.tables = {
+            str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
 
     def columns(self, name: str) -> set[str]:
         return {str(row[1]) for row in self.connection.execute(f'PRAGMA table_info("{name}")')}

@@ -111,6 +111,11 @@ def test_B30_overlapping_kernels_were_adjusted_and_are_never_negative(tmp_path: 
     recording.slice("kernel_dispatch", "c", 230, 240, begin_ns=2**63, end_ns=1, corr_id=3, agent=4, stream_ID=2)
     trace = read_trace(recording.write(tmp_path / "x"))
     assert list(trace.kernels["duration_ns"]) == [60, 60, 10]
+    true = tmp_path / "1_kernel_trace.csv"
+    true.write_text(
+        "Agent_Id,Queue_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp\n4,2,a,1,100,180\n4,2,b,2,140,220\n"
+    )
+    assert list(read_trace(true).kernels["duration_ns"]) == [80, 80]
     assert any("import its CSV, JSON or database instead" in w for w in trace.warnings)
 
 
@@ -181,6 +186,12 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
     warnings = read_trace(recording.write(tmp_path / "x")).warnings
     assert any("5 packets were lost while recording" in w and "--perfetto-buffer-size" in w for w in warnings)
     assert any("1 slices have no begin or no end" in w for w in warnings)
+
+
+def test_B21_broken_utf8_in_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(rocprofv3().trace.SerializeToString().replace(b"_Z4gemmi.kd", b"_Z4gemm\xc3.kd"))
+    assert list(read_trace(path).kernels["name"]) == ["a", "b", "_Z4gemm\ufffd"]
 
 
 def test_a_cut_file_says_where(tmp_path: Path) -> None:
