@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fusionscope.analysis.compare import Comparison
+from fusionscope.analysis.serving import Serving
 from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.summary_pairs import pair_name
 from fusionscope.analysis.verdict import INCONCLUSIVE
@@ -48,12 +49,12 @@ class Gates:
                 raise FusionScopeError(f"--fail-if {name} is no gate: choose among {', '.join(GATES)}.")
         return Gates(names)
 
-    def of_pairs(self, found: list[Comparison], margin: float) -> Outcome:
+    def of_pairs(self, found: list[Comparison], margin: float, serving: Serving | None = None) -> Outcome:
         """Look at every pair. An undecided verdict that is no gate here is a warning where any gate was chosen."""
         failed: set[str] = set()
         sentences = []
         for one in found:
-            facts = _facts(one, margin)
+            facts = _facts(one, margin, serving)
             name = pair_name(one, found) if len(found) > 1 else f"{one.base.title} -> {one.candidate.title}"
             for gate in self.chosen:
                 if gate in facts:
@@ -65,7 +66,7 @@ class Gates:
         return Outcome(code, [gate for gate in GATES if gate in failed], sentences)
 
 
-def _facts(found: Comparison, margin: float) -> dict[str, str]:
+def _facts(found: Comparison, margin: float, serving: Serving | None) -> dict[str, str]:
     """The gates that hold of one pair, each with the sentence that says why."""
     facts = {}
     if found.incomparable:
@@ -76,7 +77,7 @@ def _facts(found: Comparison, margin: float) -> dict[str, str]:
     launches = (found.base.forward.launches, found.candidate.forward.launches)
     if launches[1] > launches[0]:
         facts["launches-grew"] = f"the forward grew from {launches[0]} to {launches[1]} launches."
-    decided = verdict_of(found, predicted(found, margin))
+    decided = verdict_of(found, predicted(found, margin), serving)
     if decided is None and not found.incomparable:
         facts["inconclusive"] = "there is no verdict, since nothing was measured untraced and nothing predicted."
     for gate, class_ in GATES.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fusionscope.analysis.accuracy import Accuracy
 from fusionscope.analysis.blocks import Block, Code, Fold, Heading, Line, Paragraph, Table, bold, data, joined, plain
 from fusionscope.analysis.blocks_html import html as as_html
 from fusionscope.analysis.blocks_html import page
@@ -15,6 +16,8 @@ from fusionscope.analysis.compare_document import document
 from fusionscope.analysis.gates import Outcome
 from fusionscope.analysis.quantities import Ticks
 from fusionscope.analysis.ranks import Ranks
+from fusionscope.analysis.serving import Serving
+from fusionscope.analysis.serving_forecast import document as serving_document
 from fusionscope.analysis.summary_details import details
 from fusionscope.analysis.summary_lines import (
     claim,
@@ -26,8 +29,9 @@ from fusionscope.analysis.summary_lines import (
     verdict_of,
     what_ran,
 )  # fmt: skip
-from fusionscope.analysis.summary_pairs import pair_name, pairs_table
+from fusionscope.analysis.summary_pairs import gate_line, pair_name, pairs_table
 from fusionscope.analysis.summary_ranks import all_reduce_line, ranks_beside
+from fusionscope.analysis.summary_serving import accuracy_line, serving_line
 from fusionscope.analysis.summary_table import kernel_table
 from fusionscope.analysis.verdict import MARGIN
 
@@ -49,6 +53,9 @@ class Options:
     title: str = ""
     #: The command that makes the summary again.
     command: str = ""
+    #: Serving runs before and after, and evaluations of the answers.
+    serving: Serving | None = None
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 def markdown(found: Comparison | list[Comparison], margin: float = MARGIN, options: Options | None = None) -> str:
@@ -72,14 +79,18 @@ def written(
         return text
     pairs: list[dict[str, object]] = []
     for one in found:
-        decided = verdict_of(one, predicted(one, options.margin))
+        decided = verdict_of(one, predicted(one, options.margin), options.serving)
         told = decided.document() if decided else None
         pairs.append({"name": pair_name(one, found), "verdict": told, **document(one)})
     gates = None
     if outcome is not None:
         gates = {"exit_code": outcome.exit_code, "failed": outcome.failed, "sentences": outcome.sentences}
-    title = plain(claim(found[0], predicted(found[0], options.margin)))
-    return {**pairs[0], "title": title, "pairs": pairs, "gates": gates, "markdown": text}
+    title = plain(claim(found[0], predicted(found[0], options.margin), options.serving))
+    beside = {
+        "serving": None if options.serving is None else serving_document(options.serving),
+        "accuracy": [score.document() for score in options.accuracy],
+    }
+    return {**pairs[0], "title": title, "pairs": pairs, "gates": gates, **beside, "markdown": text}
 
 
 def blocks(found: Comparison | list[Comparison], options: Options) -> list[Block]:
@@ -101,7 +112,7 @@ def _head(among: list[Comparison], ranks: tuple[Ranks, Ranks], options: Options)
     """What stands before the fold."""
     lead = among[0]
     guess = predicted(lead, options.margin)
-    said = claim(lead, guess)
+    said = claim(lead, guess, options.serving)
     lines: list[Line] = [(bold(*said),)] if options.title else []
     lines.append(what_ran(lead))
     if lead.incomparable:
@@ -109,7 +120,7 @@ def _head(among: list[Comparison], ranks: tuple[Ranks, Ranks], options: Options)
         lines += [(bold("Verdict:"), " none: the runs are not comparable."), fired(lead)]
         table: list[Block] = [Paragraph(((why,),)), _two_runs(lead)]
     else:
-        lines += [measurement(lead, guess, options.margin), verdict(lead, guess), fired(lead)]
+        lines += [measurement(lead, guess, options.margin), verdict(lead, guess, options.serving), fired(lead)]
         table = kernel_table(lead, ranks)
     doubt, waits = doubtful(lead), all_reduce_line(*ranks)
     lines += [doubt] if doubt else []
@@ -117,9 +128,13 @@ def _head(among: list[Comparison], ranks: tuple[Ranks, Ranks], options: Options)
     found: list[Block] = [Heading(title), Paragraph(tuple(lines)), *table]
     if len(among) > 1:
         found.append(pairs_table(among[:PAIRS], options.margin))
-    if waits and not lead.incomparable:
-        found.append(Paragraph((waits,)))
-    return [*found, Paragraph((_not_measured(among),))]
+    last = [gate_line(among, options.margin), None if lead.incomparable else waits]
+    said_last = [one for one in last if one is not None]
+    if options.serving is not None:
+        said_last.append(serving_line(options.serving))
+    if options.accuracy:
+        said_last.append(accuracy_line(options.accuracy, options.serving))
+    return [*found, Paragraph((*said_last, _not_measured(among, options)))]
 
 
 def _two_runs(found: Comparison) -> Table:
@@ -135,14 +150,16 @@ def _two_runs(found: Comparison) -> Table:
     return Table((("one decode forward, traced",), ("before",), ("after",)), tuple(rows))
 
 
-def _not_measured(among: list[Comparison]) -> Line:
+def _not_measured(among: list[Comparison], options: Options) -> Line:
     info = among[0].candidate.info
     batches = list(dict.fromkeys(one.candidate.info.batch for one in among if one.candidate.info.batch > 0))
     known = [f"batch {', '.join(map(str, batches))}"] if batches else []
     known += [f"context {info.context}"] if info.context > 0 else []
     known += [f"TP{info.tp}"] if info.tp > 0 else []
     what = ", ".join(known) or "this batch, context and TP"
-    parts: Line = (bold("Not measured:"), f" anything but {what}; serving throughput; accuracy.")
+    missing = [] if options.serving is not None else ["serving throughput"]
+    missing += [] if options.accuracy else ["accuracy"]
+    parts: Line = (bold("Not measured:"), f" {'; '.join([f'anything but {what}', *missing])}.")
     software = [(f"{key} ", Code(info.settings[key])) for key in SOFTWARE if info.settings.get(key)]
     return (*parts, " Base ", *joined(software), ".") if software else parts
 

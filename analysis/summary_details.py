@@ -12,6 +12,7 @@ from fusionscope.analysis.blocks import (
     Inline,
     Line,
     Listing,
+    Paragraph,
     Table,
     Verbatim,
     bold,
@@ -21,6 +22,7 @@ from fusionscope.analysis.blocks import (
 )
 from fusionscope.analysis.blocks_markdown import inline
 from fusionscope.analysis.compare import Comparison
+from fusionscope.analysis.compare_document import quote_of
 from fusionscope.analysis.differing import machine
 from fusionscope.analysis.paired_rows import Cell, Row
 from fusionscope.analysis.quantities import launch_us
@@ -38,6 +40,8 @@ def details(found: Comparison, ranks: tuple[Ranks, Ranks], command: str, room: i
     text = "\n".join(part[:COMMAND] for part in (*dict.fromkeys(commands), command) if part)
     points = [point for side, run in sides for point in _run_points(side, run)]
     blocks: list[Block] = [Verbatim(text)] if text else []
+    if (quote := quote_of(found)) and not found.incomparable:
+        blocks += [Paragraph((line("In one sentence, to quote:"),)), Verbatim(quote)]
     blocks.append(Listing(tuple(points)))
     if len(found.differs) > 1:
         blocks.append(Listing(tuple((0, _difference(name, *both)) for name, both in found.differs.items())[:ENTRIES]))

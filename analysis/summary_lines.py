@@ -12,6 +12,7 @@ from fusionscope.analysis.differing import machine
 from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.analysis.names import short
 from fusionscope.analysis.quantities import in_us, pair, percent, saving
+from fusionscope.analysis.serving import Serving, guarded
 from fusionscope.analysis.verdict import (
     BELOW_MARGIN,
     INCONCLUSIVE,
@@ -53,20 +54,24 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
     )  # fmt: skip
 
 
-def verdict_of(found: Comparison, guess: Estimate | None) -> Verdict | None:
-    """The measured verdict where there is one, else the predicted; None where the runs cannot be compared."""
+def verdict_of(found: Comparison, guess: Estimate | None, serving: Serving | None = None) -> Verdict | None:
+    """The measured verdict where there is one, else the predicted; None where the runs cannot be compared.
+
+    Serving runs whose acceptance length fell forbid a positive one.
+    """
     if found.incomparable:
         return None
-    return found.measured or (guess.verdict if guess else None)
+    decided = found.measured or (guess.verdict if guess else None)
+    return guarded(decided, serving) if decided is not None and serving is not None else decided
 
 
-def claim(found: Comparison, guess: Estimate | None) -> Line:
+def claim(found: Comparison, guess: Estimate | None, serving: Serving | None = None) -> Line:
     """What changed and by how much, in one line."""
     if found.incomparable:
         return ("Not comparable: ", *_changes(found.incomparable))
     if found.same_sequence:
         return ("The fusion did not fire: both runs launch the same kernels in the same order",)
-    said = (_subject(found), ": ", *_by_how_much(found, guess))
+    said = (_subject(found), ": ", *_by_how_much(found, guess, serving))
     return tuple(part for piece in said for part in (piece if isinstance(piece, tuple) else (piece,)))
 
 
@@ -78,18 +83,19 @@ def _subject(found: Comparison) -> Line:
     return (Code(first.name), f" fused at {first.fired_sites} sites", *((" and ", *more) if more else ()))
 
 
-def _by_how_much(found: Comparison, guess: Estimate | None) -> Line:
+def _by_how_much(found: Comparison, guess: Estimate | None, serving: Serving | None) -> Line:
+    decided = verdict_of(found, guess, serving)
     step = found.base.step_ns()
     of = "replay" if found.base.forward.graph_launches else "forward"
     if found.measured is not None and found.measured_saving_ns is not None:
         gain, how = found.measured_saving_ns, ""
-        class_ = found.measured.class_
     elif guess is not None and guess.mde_ns is not None:
-        gain, how, class_ = guess.saving_ns, "predicted, ", guess.verdict.class_
+        gain, how = guess.saving_ns, "predicted, "
     else:
         spans = [float(np.median(side.forward.span)) for side in (found.base, found.candidate)]
-        gain, step, how, class_ = spans[0] - spans[1], spans[0], "traced only, ", INCONCLUSIVE
+        gain, step, how, decided = spans[0] - spans[1], spans[0], "traced only, ", None
         of = "traced span"
+    class_ = decided.class_ if decided else INCONCLUSIVE
     word = "less" if gain >= 0 else "more"
     size = f"{saving(gain)} {word} per decode forward ({percent(-gain / step)} of the {of})"
     if class_ == NOT_MEASURABLE:
@@ -163,9 +169,9 @@ def _gain(saving_ns: float, interval_ns: tuple[float, float], what: str = "") ->
     return f"{word} {in_us(abs(saving_ns))} us [{label}{in_us(low)}, {in_us(high)}]"
 
 
-def verdict(found: Comparison, guess: Estimate | None) -> Line:
+def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None = None) -> Line:
     """The verdict in words, what it stands on, and the prediction beside a measurement."""
-    decided = verdict_of(found, guess)
+    decided = verdict_of(found, guess, serving)
     several = " Predicted: nothing, since several boundaries changed at once; compare them one at a time."
     more = several if len(found.claims) > 1 else ""
     if decided is None:

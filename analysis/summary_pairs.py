@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from fusionscope.analysis.blocks import Line, Table, data, line
+from fusionscope.analysis.batches import gate, rows_of
+from fusionscope.analysis.blocks import Line, Table, bold, data, line
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.quantities import in_us, pair, percent
 from fusionscope.analysis.summary_lines import WORDS, predicted, verdict_of
-from fusionscope.profiler.errors import FusionScopeError
-
-
-def check_pairs(base: list[str], candidate: list[str]) -> list[tuple[str, str]]:
-    """(base, candidate) of each pair: as many bases as candidates, or one base for all.
-
-    Raises FusionScopeError for anything else.
-    """
-    if not base or not candidate:
-        raise FusionScopeError("A summary takes a base and at least one candidate: fusionscope summary BASE CANDIDATE.")
-    if len(base) == 1:
-        return [(base[0], one) for one in candidate]
-    if len(base) != len(candidate):
-        raise FusionScopeError(
-            f"--base names {len(base)} runs and --candidate {len(candidate)}: give as many of each, or one base."
-        )
-    return list(zip(base, candidate, strict=True))
 
 
 def pair_name(found: Comparison, among: list[Comparison]) -> str:
@@ -39,6 +23,18 @@ def pairs_table(among: list[Comparison], margin: float) -> Table:
     return Table(tuple(line(text) for text in head), tuple(_row(one, among, margin) for one in among))
 
 
+def gate_line(among: list[Comparison], margin: float) -> Line | None:
+    """Up to how many tokens the fusion is worth switching on; None where the pairs are no series of batches."""
+    rows = rows_of(among, margin)
+    if len({row.tokens for row in rows}) < len(rows) or len(rows) < 2:
+        return None
+    decided = gate(rows)
+    control = ""
+    if decided.control_part is not None:
+        control = f" Controls differ by up to {decided.control_part:.2%}".replace("%", " %") + "."
+    return (bold("Gate:"), f" {decided.sentence[0].lower()}{decided.sentence[1:]}{control}")
+
+
 def _row(found: Comparison, among: list[Comparison], margin: float) -> tuple[Line, ...]:
     name = line(data(pair_name(found, among)))
     launches = f"{found.base.forward.launches} -> {found.candidate.forward.launches}"
@@ -47,7 +43,10 @@ def _row(found: Comparison, among: list[Comparison], margin: float) -> tuple[Lin
         return (name, (launches,), ("",), ("",), ("",), (f"not comparable ({why})",))
     guess = predicted(found, margin)
     decided = verdict_of(found, guess)
-    word = WORDS[decided.class_][0] if decided else "did not fire" if found.same_sequence else "no known fusion"
+    word = WORDS[decided.class_][0] if decided else "no known fusion"
+    if found.same_sequence:
+        # Above the gate of a fusion both sides run the same kernels, and what they differ by is noise.
+        word = "control: the same kernels"
     base, candidate = found.base.untraced, found.candidate.untraced
     gain, interval, kind = found.measured_saving_ns, found.measured_interval_ns, ""
     if gain is None and guess is not None:

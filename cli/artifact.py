@@ -26,15 +26,16 @@ def summary(folder: Path, title: str, margin: float, rules: list[Path] | None) -
     """
     from fusionscope.analysis.summary import Options, written
 
-    pairs = []
+    sides: tuple[list[str], list[str]] = ([], [])
     for place in range(PAIRS):
         base, candidate = (folder / f"{side}-{place}.tar" for side in ("base", "candidate"))
         if not base.exists():
             break
-        pairs.append((str(_file(base)), str(_file(candidate))))
-    if not pairs:
+        sides[0].append(str(_file(base)))
+        sides[1].append(str(_file(candidate)))
+    if not sides[0]:
         raise FusionScopeError(f"{folder} holds no base-0.tar and candidate-0.tar, as `fusionscope ci --out` writes.")
-    return str(written(compared(pairs, margin, None, rules=rules), Options(margin, title), "md"))
+    return str(written(compared(*sides, margin, None, rules=rules), Options(margin, title), "md"))
 
 
 def text(file: Path) -> str:

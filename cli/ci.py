@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fusionscope.cli.analysing import MarginOpt, margin_part
-from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt, open_store
-from fusionscope.cli.pairing import BaseOpt, CandidateOpt, FailIfOpt, RunsArg, TitleOpt, compared, references
+from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt
+from fusionscope.cli.pairing import (
+    SEVERAL,
+    AccuracyOpt,
+    BaseOpt,
+    CandidateOpt,
+    ControlsOpt,
+    FailIfOpt,
+    RunsArg,
+    ServingBaseOpt,
+    ServingCandidateOpt,
+    TitleOpt,
+    compared,
+    references,
+    served,
+)  # fmt: skip
 from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
@@ -19,7 +33,7 @@ if TYPE_CHECKING:
 class COMMAND(Variadic):
     """The class of this command."""
 
-    several = ("--base", "--candidate")
+    several = SEVERAL
 
 
 def ci(
@@ -34,6 +48,10 @@ def ci(
         typer.Option("--expect", help="As `fusionscope check` takes it, of every candidate; lines or repeated."),
     ] = None,
     pr: Annotated[str, typer.Option("--pr", help="The pull request's number, kept beside the runs.")] = "",
+    serving_base: ServingBaseOpt = None,
+    serving_candidate: ServingCandidateOpt = None,
+    controls: ControlsOpt = "",
+    accuracy: AccuracyOpt = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = 0,
@@ -51,20 +69,23 @@ def ci(
     Example: fusionscope ci example example-fused --out report --fail-if slower,not-fired
     """
     from fusionscope.analysis import expect as expecting
+    from fusionscope.analysis.accuracy import parse
     from fusionscope.analysis.gates import Gates
     from fusionscope.analysis.summary import Options, written
     from fusionscope.cli import output, writing
+    from fusionscope.profiler.packed import pack
 
     gates = Gates.of(fail_if)
     part = margin_part(margin)
     expected = [expecting.parse(text) for option in expect or [] for text in option.splitlines() if text.strip()]
-    pairs = references(runs, base, candidate)
-    found = compared(pairs, part, store, rank, forward, rules, boundary, sites)
+    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites)
+    serving = served(serving_base, serving_candidate, controls, found, part)
+    scores = tuple(parse(text) for text in accuracy or [])
     checks = [expecting.found(expectation, one.candidate) for one in found for expectation in expected]
     failed = [f"Expected {c.expectation.text} of rank {c.rank}, found {c.number}." for c in checks if not c.holds]
-    outcome = gates.of_pairs(found, part)
+    outcome = gates.of_pairs(found, part, serving)
     code = outcome.exit_code or (1 if failed else 0)
-    options = Options(part, title, output.command_line())
+    options = Options(part, title, output.command_line(), serving, scores)
     text = str(written(found, options, "md"))
     document = written(found, options, "json", outcome)
     assert isinstance(document, dict)
@@ -73,7 +94,9 @@ def ci(
     writing.write(out / "summary.json", output.json_text(document).encode())
     if pr:
         writing.write(out / "pr", f"{number(pr)}\n".encode())
-    _pack(out, pairs, open_store(store).find)
+    for place, one in enumerate(found):
+        for side, run in (("base", one.base), ("candidate", one.candidate)):
+            pack(run.run.path, out / f"{side}-{place}.tar")
     _tell(text, document, outcome, failed, code)
     if json:
         output.write_json({"exit_code": code, "out": str(out), **document})
@@ -88,15 +111,6 @@ def number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
         raise FusionScopeError("The number of the pull request must be digits alone.")
     return int(text)
-
-
-def _pack(out: Path, pairs: list[tuple[str, str]], find: object) -> None:
-    from fusionscope.profiler.packed import pack
-
-    assert callable(find)
-    for place, pair in enumerate(pairs):
-        for side, ref in zip(("base", "candidate"), pair, strict=True):
-            pack(find(ref), out / f"{side}-{place}.tar")
 
 
 def _tell(text: str, document: dict[str, object], outcome: Outcome, failed: list[str], code: int) -> None:

@@ -11,6 +11,7 @@ from fusionscope.cli.analysing import analysed
 
 if TYPE_CHECKING:
     from fusionscope.analysis.compare import Comparison
+    from fusionscope.analysis.serving import Serving
 
 RunsArg = Annotated[
     list[str] | None, typer.Argument(metavar="[BASE CANDIDATE...]", help="The run before, and one or more after.")
@@ -34,34 +35,76 @@ FailIfOpt = Annotated[
 ]
 
 
-def references(runs: list[str] | None, base: list[str] | None, candidate: list[str] | None) -> list[tuple[str, str]]:
-    """(base, candidate) of each pair. Raises FusionScopeError where the options make none."""
-    from fusionscope.analysis.summary_pairs import check_pairs
+ServingBaseOpt = Annotated[
+    list[Path] | None,
+    typer.Option("--serving-base", metavar="F...", help="Serving results before (bench_serving, vllm bench serve)."),
+]
+ServingCandidateOpt = Annotated[
+    list[Path] | None, typer.Option("--serving-candidate", metavar="F...", help="Serving results after.")
+]
+ControlsOpt = Annotated[
+    str, typer.Option("--controls", metavar="N,N", help="Concurrencies at which the fusion cannot fire.")
+]
+AccuracyOpt = Annotated[
+    list[str] | None,
+    typer.Option("--accuracy", metavar="NAME=A,B", help="gsm8k=0.967/1319,0.969/1319, or two files of answers."),
+]
+#: Options of these commands that take several values at once.
+SEVERAL = ("--base", "--candidate", "--serving-base", "--serving-candidate")
+
+
+def references(
+    runs: list[str] | None, base: list[str] | None, candidate: list[str] | None
+) -> tuple[list[str], list[str]]:
+    """The runs before and the runs after. Raises FusionScopeError where one side is missing."""
     from fusionscope.profiler.errors import FusionScopeError
 
     given = runs or []
     if given and (base or candidate):
         raise FusionScopeError("Give either BASE CANDIDATE or --base and --candidate, not both.")
-    return check_pairs(base or given[:1], candidate or given[1:])
+    before, after = base or given[:1], candidate or given[1:]
+    if not before or not after:
+        raise FusionScopeError("Give the run before and at least one after: BASE CANDIDATE, or --base and --candidate.")
+    return before, after
 
 
 def compared(
-    pairs: list[tuple[str, str]],
+    base: list[str],
+    candidate: list[str],
     margin: float,
-    store: Path | None,
+    store: str | None,
     rank: int = 0,
     forward: str = "",
     rules: list[Path] | None = None,
     boundary: list[str] | None = None,
     sites: str = "",
 ) -> list[Comparison]:
-    """Each pair, attributed and compared."""
+    """Each run before with its run after (by batch; one before serves all), attributed and compared."""
+    from fusionscope.analysis.batches import pair
     from fusionscope.analysis.compare import compare
 
-    found = []
-    for before_ref, after_ref in pairs:
-        # The kind of forward is the base's: the candidate's is the one that is most like it.
-        before = analysed(before_ref, store, rank, forward, rules, sites, boundaries=boundary)
-        after = analysed(after_ref, store, rank, "", rules, sites, boundaries=boundary)
-        found.append(compare(before, after, margin))
-    return found
+    # The kind of forward is the base's: the candidate's is the one that is most like it.
+    before = [analysed(ref, store, rank, forward, rules, sites, boundaries=boundary) for ref in base]
+    after = [analysed(ref, store, rank, "", rules, sites, boundaries=boundary) for ref in candidate]
+    return [compare(*both, margin) for both in pair(before, after)]
+
+
+def served(
+    base: list[Path] | None, candidate: list[Path] | None, controls: str, pairs: list[Comparison], margin: float
+) -> Serving | None:
+    """Serving results of both sides beside what the pairs foretell; None without any.
+
+    Raises FusionScopeError where one side is missing or a file cannot be read.
+    """
+    from fusionscope.analysis.serving import serving
+    from fusionscope.analysis.serving_forecast import control_batches, step_savings
+    from fusionscope.cli.serving import numbers
+    from fusionscope.profiler.errors import FusionScopeError
+    from fusionscope.profiler.readers.serving_json import read_serving
+
+    if not base and not candidate:
+        return None
+    if not base or not candidate:
+        raise FusionScopeError("Give serving results of both sides: --serving-base F… and --serving-candidate F….")
+    off = numbers(controls) | control_batches(pairs)
+    return serving(read_serving(base), read_serving(candidate), step_savings(pairs, margin), None, off)

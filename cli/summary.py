@@ -8,14 +8,28 @@ import typer
 
 from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt
-from fusionscope.cli.pairing import BaseOpt, CandidateOpt, FailIfOpt, RunsArg, TitleOpt, compared, references
+from fusionscope.cli.pairing import (
+    SEVERAL,
+    AccuracyOpt,
+    BaseOpt,
+    CandidateOpt,
+    ControlsOpt,
+    FailIfOpt,
+    RunsArg,
+    ServingBaseOpt,
+    ServingCandidateOpt,
+    TitleOpt,
+    compared,
+    references,
+    served,
+)  # fmt: skip
 from fusionscope.cli.variadic import Variadic
 
 
 class COMMAND(Variadic):
     """The class of this command."""
 
-    several = ("--base", "--candidate")
+    several = SEVERAL
 
 
 def summary(
@@ -25,6 +39,10 @@ def summary(
     format: Annotated[str, typer.Option("--format", help="md, html or json.")] = "md",
     title: TitleOpt = "",
     fail_if: FailIfOpt = "",
+    serving_base: ServingBaseOpt = None,
+    serving_candidate: ServingCandidateOpt = None,
+    controls: ControlsOpt = "",
+    accuracy: AccuracyOpt = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = 0,
@@ -42,6 +60,7 @@ def summary(
     """
     import sys
 
+    from fusionscope.analysis.accuracy import parse
     from fusionscope.analysis.gates import Gates
     from fusionscope.analysis.summary import FORMATS, Options, written
     from fusionscope.cli import output
@@ -51,10 +70,11 @@ def summary(
         raise FusionScopeError(f"--format {format} is not known: choose {', '.join(FORMATS)}.")
     gates = Gates.of(fail_if)
     part = margin_part(margin)
-    pairs = references(runs, base, candidate)
-    found = compared(pairs, part, store, rank, forward, rules, boundary, sites)
-    options = Options(part, title, command=output.command_line())
-    outcome = gates.of_pairs(found, part)
+    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites)
+    serving = served(serving_base, serving_candidate, controls, found, part)
+    scores = tuple(parse(text) for text in accuracy or [])
+    options = Options(part, title, output.command_line(), serving, scores)
+    outcome = gates.of_pairs(found, part, serving)
     if json or format == "json":
         output.write_json(written(found, options, "json", outcome))
     else:

@@ -17,8 +17,6 @@ from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import Comparison, compare
 from fusionscope.analysis.copies import Copies, copies
 from fusionscope.analysis.summary import LONGEST, Options, html, markdown
-from fusionscope.analysis.summary_pairs import check_pairs
-from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace, table
@@ -235,14 +233,6 @@ def test_several_candidates_are_told_apart_by_name(made: Made) -> None:
     pairs = [compare(base, made([FUSED_RUN] * 2, name=name)) for name in ("triton", "a|b")]
     lines = [line for line in markdown(pairs).splitlines() if line.startswith(("| triton", "| `a\\|b`"))]
     assert len(lines) == 2
-
-
-def test_bases_and_candidates_are_paired() -> None:
-    assert check_pairs(["a"], ["b", "c"]) == [("a", "b"), ("a", "c")]
-    assert check_pairs(["a", "b"], ["c", "d"]) == [("a", "c"), ("b", "d")]
-    for base, candidate in ((["a", "b"], ["c"]), ([], ["c"]), (["a"], [])):
-        with pytest.raises(FusionScopeError):
-            check_pairs(base, candidate)
 
 
 def test_a_title_comes_before_the_claim(made: Made) -> None:

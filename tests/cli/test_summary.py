@@ -5,6 +5,7 @@ FUSIONSCOPE_UPDATE_SNAPSHOTS=1 rewrites the files in tests/cli/snapshots.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -124,3 +125,43 @@ def test_an_option_takes_several_words_up_to_the_next() -> None:
     ]  # fmt: skip
     assert spread(["a", "b", "--margin", "1%"], several) == ["a", "b", "--margin", "1%"]
     assert spread(["--base", "a", "--", "b"], several) == ["--base", "a", "--", "b"]
+
+
+def served(folder: Path, name: str, **values: object) -> str:
+    known = {"max_concurrency": 4, "median_tpot_ms": 0.1, "median_ttft_ms": 300.0, "output_throughput": 100.0}
+    (folder / name).write_text(json.dumps(known | values), encoding="utf-8")
+    return str(folder / name)
+
+
+def test_serving_and_accuracy_stand_before_the_fold(summary: Any, tmp_path: Path) -> None:
+    before = [served(tmp_path, "b.json"), served(tmp_path, "b64.json", max_concurrency=64, median_tpot_ms=40.0)]
+    after = [served(tmp_path, "a.json", median_tpot_ms=0.098),
+             served(tmp_path, "a64.json", max_concurrency=64, median_tpot_ms=40.1)]  # fmt: skip
+    args = ("split", "fused", "--serving-base", *before, "--serving-candidate", *after, "--controls", "64",
+            "--accuracy", "gsm8k=0.967/1319,0.969/1319")  # fmt: skip
+    head = summary(*args).out.partition("<details>")[0]
+    # 2 us of a token that takes 100 us.
+    assert "**Serving:** Concurrency 4: time per token observed -2.0 % +- " in head and "predicted -2.0 %" in head
+    assert "Concurrency 64 is a control (fusion off)" in head
+    assert "**Accuracy:** gsm8k 0.967 -> 0.969 of 1319: no change seen; would miss a drop below 1.4 points." in head
+    assert head.rstrip().endswith("**Not measured:** anything but batch 4, context 1024, TP4.")
+    document = summary(*args, "--json").json
+    assert len(document["serving"]["rows"]) == 2 and document["accuracy"][0]["changed"] is False
+    assert summary("split", "fused", "--serving-base", *before).code == 2
+
+
+def test_an_acceptance_length_that_fell_forbids_a_positive_verdict(summary: Any, tmp_path: Path) -> None:
+    arms = [[served(tmp_path, f"{side}{k}.json", accept_length=length + k / 1000) for k in range(3)]
+            for side, length in (("b", 3.0), ("a", 2.5))]  # fmt: skip
+    args = ("split", "fused", "--serving-base", *arms[0], "--serving-candidate", *arms[1])
+    answer = summary(*args, "--fail-if", "inconclusive")
+    assert answer.code == 1 and "it fell beyond its noise" in answer.err
+    assert answer.out.splitlines()[0].endswith(", undecided") and "**Verdict: undecided**" in answer.out
+    assert summary("split", "fused", "--fail-if", "inconclusive").code == 0
+
+
+def test_a_series_of_batches_says_up_to_where_to_fuse(summary: Any) -> None:
+    text = summary("--base", "split16", "split", "--candidate", "fused", "fused16", "--margin", "0.01%").out
+    assert "| batch 4 |" in text and "| batch 16 |" in text
+    assert "**Gate:** fuse at every measured size (4 to 16 tokens); above 16 not measured." in text
+    assert "**Gate:**" not in summary("split", "fused", "worse").out
