@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
@@ -138,11 +139,9 @@ def _with_copies(found: Found, device: pd.DataFrame, process: int) -> pd.DataFra
 
 def _numbers(column: pd.Series) -> pd.Series:
     """ "Agent 4" and 4 are device 4."""
-    told = {
-        str(text): int(match[0][:18]) if (match := re.search(r"\d+$", str(text))) else -1
-        for text in column.cat.categories
-    }
-    return column.astype("object").map(told).fillna(-1).astype("int64")
+    ends = [re.search(r"\d+$", str(text)) for text in column.cat.categories]
+    told = np.array([int(end[0][:18]) if end else -1 for end in ends] + [-1], dtype=np.int64)
+    return pd.Series(told[column.cat.codes.to_numpy()], index=column.index)
 
 
 def _process(path: Path, calls: pd.DataFrame) -> int:
