@@ -76,3 +76,51 @@ def test_the_blocks_of_a_page() -> None:
     assert text == "### A `k`\n<details><summary>more &lt;x&gt;</summary>\n\none **two**\n\n</details>\n"
     assert page("<t>", html([fold])).count("<details>") == 1 and "<title>&lt;t&gt;" in page("<t>", "")
     assert joined([("a",), (Code("b"),)]) == ("a", ", ", Code("b"))
+
+
+class Seen(HTMLParser):
+    """Tags and the text of each code element of rendered Markdown."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.codes: list[str] = []
+        self.inside = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        if tag == "code":
+            self.codes.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = self.inside and tag != "code"
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.codes[-1] += data
+
+
+@given(st.lists(st.text(min_size=1, max_size=30), min_size=2, max_size=2))
+def test_a_renderer_of_markdown_sees_one_table_and_the_names_in_code(names: list[str]) -> None:
+    markdown_it = pytest.importorskip("markdown_it")
+    renderer = markdown_it.MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    rows = tuple((line("x ", Code(name)), line(Bold((Code(name), " y")))) for name in names)
+    text = markdown([Paragraph((line(Code(names[0])),)), Table((("a",), ("b",)), rows), Paragraph((("end",),))])
+    seen = Seen(renderer.render(text))
+    row = ["tr", "td", "code", "td", "strong", "code"]
+    assert seen.tags == ["p", "code", "table", "thead", "tr", "th", "th", "tbody", *row, *row, "p"]
+    # Spaces at the ends and characters that nobody sees are not kept; everything else is.
+    kept = [names[0], names[0], names[0], names[1], names[1]]
+    seen_codes = ["".join(c for c in code if not c.isspace()) for code in seen.codes]
+    for code, name in zip(seen_codes, kept, strict=True):
+        wanted = "".join(c for c in _shown(name) if not c.isspace())
+        assert code.replace("\u29f5", "\\") == wanted.replace("\u29f5", "\\")
+
+
+def _shown(name: str) -> str:
+    from fusionscope.analysis.blocks_markdown import _UNSEEN
+
+    return _UNSEEN.sub(" ", name).replace("\x00", "\ufffd")
