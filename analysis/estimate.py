@@ -58,7 +58,7 @@ class Fused:
             assert self.speedup is not None
             work = np.maximum(found.extent - found.idle, 0.0)
             # What tracing alone shows of a fused site of several launches.
-            traced = TRACER_PART * found.tracer_ns * self.launches
+            traced = found.taken_ns * self.launches
             traced = traced + (1 - found.early_part(self.launches)) * found.early_gaps
             made: Floats = factor * work / self.speedup + np.minimum(found.idle, found.extent) + traced
             return made
@@ -211,10 +211,10 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     worst = float(np.median(found.traced_savings(fused.times(found, slow) + _dispatch(found, fused))))
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
-    tracer = TRACER_ERROR * found.tracer_ns * found.gone(fused.launches)
-    down = float(np.sqrt((middle - worst) ** 2 + replays[0] ** 2 + tracer**2 + _host_gaps(found, fused, savings) ** 2))
+    tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
+    down = float(np.sqrt((middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
     up = float(np.sqrt((best - middle) ** 2 + replays[1] ** 2 + tracer**2))
-    return saving - down, saving + up
+    return saving - found.shrink * down, saving + found.shrink * up
 
 
 def _dispatch(found: Target, fused: Fused) -> float:
@@ -225,17 +225,6 @@ def _dispatch(found: Target, fused: Fused) -> float:
     if not found.forward.abutting or fused.time_ns is None or fused.source in ("candidate", "in-context"):
         return 0.0
     return float(np.median(found.forward.duration.min(axis=1)))
-
-
-def _host_gaps(found: Target, fused: Fused, savings: Floats) -> float:
-    """Without a graph: what of the saving is gaps that are the host's, and may stay when launches go, ns."""
-    if found.forward.graph_launches or fused.time_ns is None:
-        return 0.0
-    inner = np.zeros(len(savings))
-    for site in found.sites:
-        for column in site.columns[1:]:
-            inner += np.clip(found.schedule.lags[column], 0.0, found.schedule.largest_gap)
-    return float(np.median(inner))
 
 
 def _missing(fused: Fused, untraced: noise.Baseline | None) -> str:
@@ -262,8 +251,8 @@ def cautions(found: Target, fused: Fused | None) -> str:
         )
     if forward.graph_launches == 0:
         said.append(
-            "No graph was replayed: the gaps between launches are the host's time to issue them, and of those that go "
-            "at most the median gap is counted."
+            "No graph was replayed: the gaps between launches are the host's time to issue them, and none is counted "
+            "as saved."
         )
     if forward.abutting:
         least = float(np.median(forward.duration.min(axis=1)))

@@ -43,7 +43,7 @@ class Forward:
 
     kind: str
     rank: int
-    #: n rows: name, raw_name, stream, device, graph, node.
+    #: n rows: name, raw_name, stream, device, graph, node, replay (of the first execution; -1 eager).
     nodes: pd.DataFrame
     #: [R, n] ns on the trace's clock.
     start: NDArray[np.int64]
@@ -247,7 +247,7 @@ def _stack(key: str, rank: int, executions: list[_Ordered], replayed: bool) -> F
     first, order = executions[0]
     first = first.iloc[order]
     columns = np.argsort(first["start_ns"].to_numpy(), kind="stable")
-    wanted = ["name", "raw_name", "stream", "device", "graph", "node"]
+    wanted = ["name", "raw_name", "stream", "device", "graph", "node", "replay"]
     return Forward(
         kind=key,
         rank=rank,

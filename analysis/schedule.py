@@ -21,7 +21,7 @@ from fusionscope.analysis.sites import Site
 
 Floats = NDArray[np.float64]
 
-#: A gap beyond this percentile of the forward's gaps is a hole, which no fusion is credited with: in one MI300X graph
+#: A gap beyond this percentile of the graph's gaps is a hole, which no fusion is credited with: in one MI300X graph
 #: of 544 launches that abut there was one of 274 us.
 HOLE = 99.0
 
@@ -33,8 +33,6 @@ class Schedule:
     forward: Forward
     waits_for: tuple[tuple[int, ...], ...]
     real_edges: bool
-    #: Launches of a site are credited with at most this gap (ns) between them; None: with what is no hole.
-    gap_cap: float | None = None
     #: Launches that may begin before what they wait for has ended (programmatic dependent launch).
     programmatic: frozenset[int] = frozenset()
 
@@ -65,17 +63,30 @@ class Schedule:
         ]
 
     @cached_property
+    def by_host(self) -> list[bool]:
+        """[n] whether the host decides when a launch begins: outside a graph, and first in a graph after another."""
+        if "replay" not in self.forward.nodes:
+            return [self.forward.graph_launches == 0] * self.forward.launches
+        replay = self.forward.nodes["replay"].tolist()
+        return [replay[c] < 0 or any(replay[w] != replay[c] for w in ws) for c, ws in enumerate(self.waits_for)]
+
+    @cached_property
     def largest_gap(self) -> float:
-        """What one gap inside a site may be credited with, ns."""
-        if self.gap_cap is not None:
-            return self.gap_cap
-        gaps = np.array([lag for lag, waits in zip(self.lags, self.waits_for, strict=True) if waits])
-        return float(np.percentile(np.maximum(gaps, 0.0), HOLE, method="higher")) if gaps.size else 0.0
+        """What one gap between launches of a graph may be credited with, ns."""
+        columns = [c for c, waits in enumerate(self.waits_for) if waits and not self.by_host[c]]
+        if not columns:
+            return 0.0
+        gaps = np.maximum(np.array([self.lags[c] for c in columns]), 0.0)
+        return float(np.percentile(gaps, HOLE, method="higher"))
+
+    def hole(self, column: int) -> Floats:
+        """[R] ns of the gap before a launch that no fusion is credited with: a hole, and all of the host's gaps."""
+        most = 0.0 if self.by_host[column] else self.largest_gap
+        return np.asarray(np.maximum(self.lags[column] - most, 0.0)) if self.waits_for[column] else np.zeros(1)
 
     def inner_holes(self, site: Site) -> Floats:
         """[R] ns of the gaps inside a site that it is not credited with."""
-        excess = [np.maximum(self.lags[c] - self.largest_gap, 0.0) for c in site.columns[1:]]
-        return np.asarray(np.sum(excess, axis=0)) if excess else np.zeros(self.forward.duration.shape[0])
+        return np.asarray(sum((self.hole(c) for c in site.columns[1:]), np.zeros(len(self.relative))))
 
 
 @dataclass(eq=False)
@@ -104,9 +115,9 @@ class _Swap:
         schedule, waits = self.schedule, self.schedule.waits_for[column]
         if column in self.first_of:
             ready = self._ready(waits)
-            hole = np.zeros(1)
-            if column != self.first_of[column]:
-                hole = np.maximum(schedule.lags[column] - schedule.largest_gap, 0.0)
+            # A fused launch keeps the gap before the site as its own.
+            own = self.fused_ns is not None and column == self.first_of[column]
+            hole = np.zeros(1) if own else schedule.hole(column)
             if column not in self.fused_at:
                 self.least_lag[column] = self._least(column, waits)
                 # A hole at the very end of the forward stays too.
@@ -161,17 +172,10 @@ class _Swap:
 
 
 def build(forward: Forward, edges: pd.DataFrame | None = None) -> Schedule:
-    """The schedule of a forward; `edges` are the graph's by node ordinal (table EDGES) where they are known.
-
-    Where no graph was replayed the gaps are the host's, and a launch that goes takes the median gap at most along.
-    """
+    """The schedule of a forward; `edges` are the graph's by node ordinal (table EDGES) where they are known."""
     real = _real_waits(forward, edges) if edges is not None and len(edges) else None
     early = _programmatic(forward, edges) if real is not None and edges is not None else frozenset()
-    found = Schedule(forward, real or _inferred_waits(forward), real is not None, programmatic=early)
-    if forward.graph_launches:
-        return found
-    gaps = [np.maximum(lag, 0.0) for lag, waits in zip(found.lags, found.waits_for, strict=True) if waits]
-    return Schedule(forward, found.waits_for, found.real_edges, float(np.median(gaps)) if gaps else 0.0)
+    return Schedule(forward, real or _inferred_waits(forward), real is not None, programmatic=early)
 
 
 def _inferred_waits(forward: Forward) -> tuple[tuple[int, ...], ...]:

@@ -91,6 +91,16 @@ class Target:
             return 0.0
         return max((self.span_ns - self.untraced.graph_ns) / self.forward.launches, 0.0)
 
+    @property
+    def taken_ns(self) -> float:
+        """What a launch that goes takes along of that; without a graph it lies in gaps that do not count."""
+        return TRACER_PART * self.tracer_ns if self.forward.graph_launches else 0.0
+
+    @property
+    def shrink(self) -> float:
+        """Without a graph a saving is the same part of the untraced step as of the traced one: the factor for that."""
+        return 1.0 if self.forward.graph_launches else 1 / max(self.inflation, 1.0)
+
     @cached_property
     def kernel_time_ns(self) -> float:
         """Median over replays of the sites' kernel time."""
@@ -110,7 +120,7 @@ class Target:
         for site in self.sites:
             columns = list(site.columns)
             whole = end[:, columns].max(axis=1) - start[:, columns].min(axis=1) - self.schedule.inner_holes(site)
-            found.append(whole - TRACER_PART * self.tracer_ns * len(columns))
+            found.append(whole - self.taken_ns * len(columns))
         return np.maximum(np.stack(found) - self.early_gaps, 0.0)
 
     def gaps(self, launches: int) -> Floats:
@@ -147,7 +157,7 @@ class Target:
         for place, site in enumerate(self.sites):
             for column in site.columns[1:]:
                 if column in early:
-                    found[place] += np.clip(lags[column], 0.0, self.schedule.largest_gap)
+                    found[place] += np.maximum(lags[column], 0.0) - self.schedule.hole(column)
         return found
 
     @property
@@ -164,7 +174,7 @@ class Target:
     def carried(self, traced_ns: float, launches: int) -> float:
         """A traced saving as one of the untraced step."""
         gaps = self.early_gaps_ns * self.early_part(launches)
-        return traced_ns - gaps - TRACER_PART * self.tracer_ns * self.gone(launches)
+        return self.shrink * (traced_ns - gaps - self.taken_ns * self.gone(launches))
 
     @cached_property
     def ceiling_ns(self) -> float:

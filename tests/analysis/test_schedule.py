@@ -90,15 +90,28 @@ def test_a_hole_inside_a_site_is_credited_to_no_fusion(made: Callable[..., Analy
     assert saved.tolist() == [100]
 
 
-def test_without_a_graph_a_gap_counts_as_the_median_gap_at_most() -> None:
-    # Between all-reduce and norm the host was away for 50 us; its other gaps are 100 ns.
-    rows = [SPLIT[0], SPLIT[1], *((n, s + 50_000, d) for n, s, d in SPLIT[2:])]  # type: ignore[misc]
-    trace = Trace(kernels=kernels([rows], nodes=False).assign(replay=-1))
+def test_without_a_graph_no_gap_is_credited() -> None:
+    trace = Trace(kernels=kernels([SPLIT], nodes=False).assign(replay=-1))
     forward = forwards(trace)[0]
     found = build(forward)
-    assert found.gap_cap == 100 and found.self_check()
+    assert all(found.by_host) and found.self_check()
     site = Site("ar_norm", "", -1, (1, 2), 4)
-    assert (forward.span - found.retimed_span([site], np.full((1, 1), 5_000.0))).tolist() == [100]
+    assert (forward.span - found.retimed_span([site], np.full((1, 1), 5_000.0))).tolist() == [0]
+    # Gone altogether it saves its launches' 5 us, and neither the gap in it nor the one before it.
+    assert (forward.span - found.retimed_span([site])).tolist() == [5_000]
+
+
+def test_between_the_graphs_of_a_piecewise_forward_the_host_decides() -> None:
+    rows = kernels([SPLIT])
+    rows["replay"] = [0, 0, 1, 1, 1, 1]
+    step = table("ranges", {"name": ["decode_step"], "start_ns": [0], "end_ns": [40_000], "process": [1], "rank": [0]})
+    (forward,) = forwards(Trace(kernels=rows, ranges=step))
+    assert (forward.launches, forward.graph_launches) == (6, 2)
+    assert build(forward).by_host == [False, False, True, False, False, False]
+    first, second = Site("x", "", -1, (1, 2), 4), Site("x", "", -1, (4, 5), 4)
+    for site, saved in ((first, 0), (second, 100)):
+        span = build(forward).retimed_span([site], np.full((1, 1), 5_000.0))
+        assert (forward.span - span).tolist() == [saved]
 
 
 def test_real_edges_replace_inferred_ones(made: Callable[..., Analysed]) -> None:
