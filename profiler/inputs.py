@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fusionscope.profiler.errors import FusionScopeError
-from fusionscope.profiler.readers import detect, nsys_parquet
+from fusionscope.profiler.readers import detect, nsys_parquet, rocprofv3_csv
 from fusionscope.profiler.readers.packed import spool
+from fusionscope.profiler.remote import errors_of, filesystem, is_url
 
 #: A folder with more entries than this is no folder of one run's traces.
 _MOST_ENTRIES = 20_000
@@ -26,7 +27,7 @@ _FORM = re.compile("(" + "|".join(_FORMS) + r")(?:\.gz|\.zst)?$")
 class Inputs:
     """The traces to read, and sentences about what was found and is not read."""
 
-    paths: list[Path]
+    paths: list[str | Path]
     notes: list[str] = field(default_factory=list)
 
 
@@ -34,14 +35,17 @@ class Inputs:
 def gathered(given: Sequence[str | Path]) -> Iterator[Inputs]:
     """The traces of files, folders and "-" (standard input), in order; valid inside the context.
 
-    A folder stands for the traces in it, at any depth, in the order of their names with numbers as numbers. URLs are
-    passed on as they are. Raises FusionScopeError for a folder without a trace, or "-" twice.
+    A folder stands for the traces in it, at any depth, in the order of their names with numbers as numbers. A URL is
+    passed on as it is, for whoever reads it to fetch; one that ends in a slash stands for the files under it.
+    Raises FusionScopeError for a folder without a trace, or "-" twice.
     """
     with contextlib.ExitStack() as stack:
         found = Inputs([])
         for one in given:
             path = Path(one)
-            if str(one) == "-":
+            if is_url(one):
+                found.paths += _under(str(one)) if str(one).endswith("/") else [str(one)]
+            elif str(one) == "-":
                 if sum(str(other) == "-" for other in given) > 1:
                     raise FusionScopeError("- (standard input) is given twice: it holds one trace.")
                 found.paths.append(_from_stdin(stack))
@@ -51,7 +55,20 @@ def gathered(given: Sequence[str | Path]) -> Iterator[Inputs]:
                 found.notes += inside.notes
             else:
                 found.paths.append(path)
+        # `import *.csv` gives all files of rocprofv3: those beside the kernels are read with them.
+        found.paths = [path for path in found.paths if rocprofv3_csv.kernels_beside(path) not in found.paths]
         yield found
+
+
+def _under(url: str) -> list[str]:
+    """The files under a URL; which of them are traces shows where they are read."""
+    system, prefix = filesystem(url)
+    with errors_of(url):
+        files = [Path(name) for name in system.find(prefix)]
+    shown = sorted((path for path in files if not path.name.startswith(".")), key=_natural)
+    if not shown:
+        raise FusionScopeError(f"There is no file under {url}: give the folder into which the profiler wrote.")
+    return [str(system.unstrip_protocol(str(path))) for path in shown]
 
 
 def traces_in(folder: Path) -> Inputs:
@@ -97,7 +114,7 @@ def _preference(path: Path) -> int:
     return next((n for n, form in enumerate(_FORMS) if match and re.fullmatch(form, match[1])), -1)
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
+def _natural(path: str | Path) -> list[tuple[int, str]]:
     """rank2 before rank10."""
     return [(int(part[:18]), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fusionscope.profiler.errors import UnreadableTrace
@@ -27,7 +28,7 @@ from fusionscope.profiler.readers import (
 )
 from fusionscope.profiler.readers.doubts import with_doubts
 from fusionscope.profiler.readers.names import with_readable_names
-from fusionscope.profiler.readers.sqlite_file import opened
+from fusionscope.profiler.readers.sqlite_file import opened, pending_rows
 from fusionscope.profiler.readers.wrong_files import is_wrong, refusal
 from fusionscope.profiler.trace import Trace
 
@@ -49,7 +50,10 @@ def _read(path: Path) -> Trace:
     packing, head = packed.head(path)
     if packing and (head.startswith(_SQLITE) or packing == "zstd"):
         return _unpacked(path)
-    return _reader(path, packing, head)(path)
+    trace = _reader(path, packing, head)(path)
+    if head.startswith(_SQLITE) and (unmerged := pending_rows(path)):
+        return replace(trace, warnings=(*trace.warnings, unmerged))
+    return trace
 
 
 #: What a JSON file says near its start if it is a trace of torch.profiler.

@@ -94,7 +94,7 @@ def beside(path: Path, suffix: str) -> Path | None:
 
 def kernels_beside(path: Path) -> Path | None:
     """The kernel trace to which a file of calls, markers or copies belongs."""
-    name = re.sub(r"(?:[a-z]+_(?:runtime_)?api|memory_copy)_trace\.csv", _SUFFIX, path.name)
+    name = re.sub(r"(?:(?:[a-z]+_(?:runtime_)?api|memory_copy)_trace|agent_info)\.csv", _SUFFIX, path.name)
     other = path.with_name(name)
     return other if name != path.name and other.is_file() else None
 

@@ -38,6 +38,21 @@ def opened(path: Path, advice: str = _EXPORT_AGAIN) -> Iterator[Database]:
         connection.close()
 
 
+def pending_rows(path: Path) -> str:
+    """A sentence about rows that stand in the log beside a file and not in it, "" where there are none."""
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        size = log.stat().st_size
+    except OSError:
+        return ""
+    if not size:
+        return ""
+    return (
+        f"{log.name} holds {size} bytes that were not merged into {path.name}, and is not read: the program that wrote "
+        f"it was killed. `sqlite3 {path.name} 'PRAGMA wal_checkpoint'` merges it."
+    )
+
+
 class Database:
     """One open file: which tables and columns it has."""
 

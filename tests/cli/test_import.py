@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,31 @@ def test_an_unreadable_file_is_a_sentence(fusionscope: Any, tmp_path: Path) -> N
     answer = fusionscope("import", file, "--json")
     assert (answer.code, answer.out) == (2, "")
     assert str(file) in answer.err
+
+
+ROCPROFV3 = "Kind,Agent_Id,Queue_Id,Kernel_Name,Correlation_Id,Dispatch_Id,Start_Timestamp,End_Timestamp\n"
+
+
+def test_a_folder_of_amd_ranks(fusionscope: Any, tmp_path: Path) -> None:
+    for rank, agent in ((0, 4), (1, 5), (3, 7)):
+        file = tmp_path / "host" / f"rank{rank}_kernel_trace.csv"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"{ROCPROFV3}KERNEL_DISPATCH,Agent {agent},1,_Z4gemmi.kd,1,1,{agent},20\n")
+    answer = fusionscope("import", tmp_path / "host", "--name", "amd", "--json")
+    assert answer.code == 0
+    assert [file["path"] for file in fusionscope("show", "amd", "--json").json["info"]["inputs"]] == [
+        f"rank{rank}_kernel_trace.csv" for rank in (0, 1, 3)
+    ]
+    assert "Warning: Rank 2 of at least 4 is missing" in answer.err
+
+
+def test_standard_input(fusionscope: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pipe(io.BytesIO):
+        @property
+        def buffer(self) -> io.BytesIO:
+            return self
+
+    monkeypatch.setattr("sys.stdin", Pipe(f"{ROCPROFV3}KERNEL_DISPATCH,4,1,k,1,1,3,20\n".encode()))
+    answer = fusionscope("import", "-", "--name", "piped", "--json")
+    assert answer.code == 0
+    assert fusionscope("show", "piped", "--json").json["kernel_time_ns"] == 17

@@ -59,6 +59,20 @@ def test_one_recording_in_several_forms_is_read_once(tmp_path: Path) -> None:
     assert inputs.notes == ["host/7_kernel_trace.csv was not read: 7_results.json holds the same recording."]
 
 
+def test_all_files_of_rocprofv3_given_at_once(tmp_path: Path) -> None:
+    kernels = rocprofv3(tmp_path / "7_kernel_trace.csv", 1)
+    calls = tmp_path / "7_hip_api_trace.csv"
+    calls.write_text(
+        "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp\nH,hipLaunchKernel,7,7,1,0,1\n"
+    )
+    agents = tmp_path / "7_agent_info.csv"
+    agents.write_text("Node_Id,Agent_Type,Product_Name\n1,GPU,MI300X\n")
+    with gathered([agents, calls, kernels]) as inputs:
+        assert inputs.paths == [kernels]
+        trace = import_files(inputs.paths)
+    assert len(trace.launches) == 1 and trace.machine["gpu"] == "MI300X"
+
+
 def test_files_without_a_rank_are_numbered_by_device(tmp_path: Path) -> None:
     rocprofv3(tmp_path / "host/20_kernel_trace.csv", 5)
     rocprofv3(tmp_path / "host/31_kernel_trace.csv", 4)

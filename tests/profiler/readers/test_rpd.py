@@ -79,6 +79,20 @@ def test_only_graph_launches(tmp_path: Path) -> None:
         read_trace(rpd(tmp_path / "x", [("hipGraphLaunch", 9)], []))
 
 
+def test_rows_that_are_still_in_the_log_are_said(tmp_path: Path) -> None:
+    path = rpd(tmp_path / "x.rpd", [("hipLaunchKernel", 9)], [("k", "KernelExecution", 1, 2, 1)])
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("INSERT INTO rocpd_string (string) VALUES ('more')")
+    writer.commit()
+    try:
+        warnings = read_trace(path).warnings
+    finally:
+        writer.close()
+    assert any("x.rpd-wal holds" in w and "wal_checkpoint" in w for w in warnings)
+    assert not any("-wal" in w for w in read_trace(path).warnings)
+
+
 def test_a_value_that_no_file_holds(tmp_path: Path) -> None:
     path = rpd(tmp_path / "x", [("hipLaunchKernel", 9)], [("k", "Task", 1, 2, 1)])
     connection = sqlite3.connect(path)
