@@ -56,7 +56,9 @@ def gathered(given: Sequence[str | Path]) -> Iterator[Inputs]:
             else:
                 found.paths.append(path)
         # `import *.csv` gives all files of rocprofv3: those beside the kernels are read with them.
-        found.paths = [path for path in found.paths if rocprofv3_csv.kernels_beside(path) not in found.paths]
+        here = {path for path in found.paths if isinstance(path, Path)}
+        with_kernels = {path for path in here if rocprofv3_csv.kernels_beside(path) in here}
+        found.paths = [path for path in found.paths if path not in with_kernels]
         yield found
 
 
