@@ -58,8 +58,7 @@ class Fused:
             assert self.speedup is not None
             work = np.maximum(found.extent - found.idle, 0.0)
             # What tracing alone shows of a fused site of several launches.
-            traced = found.taken_ns * self.launches
-            traced = traced + (1 - found.early_part(self.launches)) * found.early_gaps
+            traced = found.taken_ns * self.launches + (1 - found.early_part(self.launches)) * found.early_gaps
             made: Floats = factor * work / self.speedup + np.minimum(found.idle, found.extent) + traced
             return made
         time = factor * self.time_ns * self._in_place(found)
