@@ -43,7 +43,7 @@ class CaptureCounter:
 
     def __init__(self, api: Api, library: Any = None) -> None:
         """Raises RuntimeContractError where the library, or a call in it, is missing."""
-        loaded = _load(api.libraries) if library is None else library
+        loaded = load(api.libraries) if library is None else library
         try:
             self._info = getattr(loaded, api.capture_info)
             self._nodes = getattr(loaded, api.get_nodes)
@@ -76,7 +76,8 @@ class CaptureCounter:
         return int(number.value), int(size.value)
 
 
-def _load(names: tuple[str, ...]) -> Any:
+def load(names: tuple[str, ...]) -> Any:
+    """The first of these libraries that loads. Raises RuntimeContractError where none does."""
     for name in names:
         try:
             return ctypes.CDLL(name)

@@ -1,4 +1,4 @@
-"""Captures one decode step in a CUDA graph, with the provenance of its nodes.
+"""Captures one decode step in a CUDA or HIP graph, with the provenance of its nodes.
 
 Node ordinals count every node of the graph, kernels and others, in the order of creation; they equal the low 32 bits
 of the node ids that CUPTI and Nsight report.
@@ -64,10 +64,28 @@ def capture(model: DecodeModel) -> CapturedForward:
     with torch.cuda.graph(graph):
         tokens = model.step()
     rows = [replace(row) for row in model.ctx.recorder.rows]
+    nodes, kernels, edges, known = _hip(graph) if torch.version.hip else _cuda(graph)
+    graph.instantiate()
+    exec_id = None if torch.version.hip else _exec_id(graph)
+    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model])
+
+
+def _cuda(graph: Any) -> tuple[int, list[int], list[Edge], bool]:
+    """(nodes, ordinals of kernels, edges, whether their kinds are known)."""
     nodes, kernels = _nodes(graph.raw_cuda_graph())
     edges, known = _edges(graph.raw_cuda_graph(), nodes)
-    graph.instantiate()
-    return CapturedForward(graph, tokens, rows, len(nodes), kernels, edges, known, _exec_id(graph), [model])
+    return len(nodes), kernels, edges, known
+
+
+def _hip(graph: Any) -> tuple[int, list[int], list[Edge], bool]:
+    """The same of a HIP graph, whose edges have no kinds."""
+    from fusionscope.fusion_runtime.hip_graphs import HipGraph
+
+    captured = HipGraph(graph.raw_cuda_graph())
+    ordinal = {node: k for k, node in enumerate(captured.nodes())}
+    kernels = [k for node, k in ordinal.items() if captured.is_kernel(node)]
+    edges = sorted((ordinal[a], ordinal[b], False) for a, b in captured.edges())
+    return len(ordinal), kernels, edges, False
 
 
 def _checked(answer: Any, what: str) -> Any:

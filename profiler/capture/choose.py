@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from fusionscope.profiler.capture import cupti, nsys
+from fusionscope.profiler.capture import cupti, nsys, rocprof, wrappers
 from fusionscope.profiler.capture.plan import DEVICES, PROFILERS, CaptureError, CapturePlan
 
 #: Tokens in the cache of a sequence where the user names no number.
 CONTEXT = {"cuda": 8192, "cpu": 1024}
 #: Untraced timings: (blocks, replays in each). A step on the CPU takes long, so that there are fewer.
 _TIMED = {"cuda": (8, 10), "cpu": (4, 6)}
+
+_UNTRIED = "The built-in model under rocprofv3 has not been tried on an AMD GPU: please report what it does."
 
 
 def make_plan(
@@ -43,7 +45,8 @@ def make_plan(
     from fusionscope.profiler.capture.forward import spec_of
 
     on = _device(torch, device)
-    chosen, notes = _profiler(profiler, on)
+    hip = bool(getattr(torch.version, "hip", None))
+    chosen, notes = _hip_profiler(profiler) if on == "cuda" and hip else _profiler(profiler, on)
     if device == "auto" and on == "cpu":
         notes.append("device: cpu (torch sees no CUDA GPU)")
     spec = spec_of(model, on, layers or 0)
@@ -96,9 +99,11 @@ def _device(torch: Any, asked: str) -> str:
 def _profiler(asked: str, device: str) -> tuple[str, list[str]]:
     """The profiler, and sentences about the choice."""
     if device == "cpu":
-        if asked in ("nsys", "cupti"):
+        if asked in ("nsys", "cupti", "rocprofv3"):
             raise CaptureError(f"--profiler {asked} records GPUs only: use --profiler torch on the CPU.")
         return "torch", ["profiler: torch"]
+    if asked == "rocprofv3":
+        raise CaptureError("--profiler rocprofv3 needs a HIP build of torch; this is a CUDA build: use nsys or cupti.")
     if asked == "nsys":
         return asked, [f"profiler: nsys ({nsys.require()})"]
     if asked == "cupti":
@@ -113,3 +118,13 @@ def _profiler(asked: str, device: str) -> tuple[str, list[str]]:
     if not without_cupti:
         return "cupti", [f"profiler: cupti ({without_nsys})"]
     return "torch", [f"profiler: torch ({without_nsys}; {without_cupti})"]
+
+
+def _hip_profiler(asked: str) -> tuple[str, list[str]]:
+    """The same on a HIP build of torch."""
+    if asked in ("nsys", "cupti"):
+        raise CaptureError(f"--profiler {asked} records NVIDIA GPUs: use --profiler rocprofv3 or torch with ROCm.")
+    found = rocprof.require() if asked == "rocprofv3" else wrappers.find_rocprofv3() if asked == "auto" else None
+    if found is not None:
+        return "rocprofv3", [f"profiler: rocprofv3 ({found})", _UNTRIED]
+    return "torch", ["profiler: torch" if asked == "torch" else "profiler: torch (rocprofv3 is not installed)"]

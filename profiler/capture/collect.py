@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fusionscope.profiler.capture import cupti, nsys, torch_profiler
+from fusionscope.profiler.capture import cupti, nsys, rocprof, torch_profiler
 from fusionscope.profiler.capture.messages import Report, SiteNote
 from fusionscope.profiler.capture.plan import WARMUP_REPLAYS, CaptureError, CapturePlan
 from fusionscope.profiler.readers import read_trace
@@ -42,6 +42,8 @@ def _read(plan: CapturePlan, folder: Path, rank: int) -> Trace:
         return cupti.read(folder, rank)
     if plan.profiler == "nsys":
         return read_trace(nsys.trace_file(folder, rank))
+    if plan.profiler == "rocprofv3":
+        return read_trace(rocprof.trace_file(folder, rank))
     return read_trace(torch_profiler.trace_file(folder, rank))
 
 

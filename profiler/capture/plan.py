@@ -9,7 +9,7 @@ import msgspec
 from fusionscope.profiler.errors import FusionScopeError
 
 DEVICES = ("auto", "cuda", "cpu")
-PROFILERS = ("auto", "nsys", "cupti", "torch")
+PROFILERS = ("auto", "nsys", "cupti", "rocprofv3", "torch")
 #: Replays that each traced process does before those that count: the first after instantiation is slower.
 WARMUP_REPLAYS = 1
 

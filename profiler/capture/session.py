@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from fusionscope.profiler import labels, runinfo
-from fusionscope.profiler.capture import collect, launch, messages, nsys
+from fusionscope.profiler.capture import collect, launch, messages, nsys, rocprof
 from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.plan import WARMUP_REPLAYS, CaptureError, CapturePlan
 from fusionscope.profiler.progress import Progress, quiet
@@ -42,7 +42,7 @@ def run_capture(
         plans.write(plan, plan_file)
         env = environment(plan)
         for phase in ("untraced", "traced"):
-            prefix = nsys.prefix(nsys_path, out, plan.processes) if nsys_path and phase == "traced" else ()
+            prefix = _prefix(plan, nsys_path, out) if phase == "traced" else ()
             line = launch.worker_command(plan, plan_file, phase, out, prefix)
             launch.run_phase(line, out, log, progress, env)
         if nsys_path:
@@ -58,6 +58,13 @@ def run_capture(
         with contextlib.suppress(OSError):
             log.unlink()
     return run
+
+
+def _prefix(plan: CapturePlan, nsys_path: Path | None, out: Path) -> Sequence[str]:
+    """What goes before a rank's command in the traced phase."""
+    if nsys_path:
+        return nsys.prefix(nsys_path, out, plan.processes)
+    return rocprof.prefix(rocprof.require(), out, plan.processes) if plan.profiler == "rocprofv3" else ()
 
 
 def _reports(plan: CapturePlan, out: Path, phase: str, log: Path) -> list[messages.Report]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fusionscope.profiler import measure
-from fusionscope.profiler.capture import cupti, machine, messages, nsys, torch_profiler
+from fusionscope.profiler.capture import cupti, machine, messages, nsys, rocprof, torch_profiler
 from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.launch import end_with_parent
 from fusionscope.profiler.capture.messages import Failure, Report
@@ -38,7 +38,7 @@ def main(args: list[str] | None = None) -> int:
     plan = plans.read(options.plan)
     rank = int(os.environ.get("RANK", "0"))
     # nsys may start us from a thread that ends at once, which Linux would take for the parent's death.
-    if not (plan.profiler == "nsys" and options.phase == "traced"):
+    if not (plan.profiler in ("nsys", "rocprofv3") and options.phase == "traced"):
         end_with_parent(signal.SIGKILL)
     try:
         report = _run(plan, options.phase, options.out, rank)
@@ -99,7 +99,7 @@ def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
         timings += [
             messages.Timing(block=block, duration_ns=made.timed(), source=source) for _ in range(plan.timed_replays)
         ]
-    if plan.device == "cuda":
+    if plan.device == "cuda" and not _on_hip():
         timings.append(messages.Timing(block=-1, duration_ns=round(measure.launch_ns()), source="graph launch"))
     return timings
 
@@ -123,11 +123,20 @@ def _traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> li
     return timings
 
 
+def _on_hip() -> bool:
+    """Whether torch is a HIP build: what needs CUDA's own bindings is left out there."""
+    import torch
+
+    return torch.version.hip is not None
+
+
 def _recording(plan: CapturePlan, out: Path, rank: int) -> AbstractContextManager[None]:
     if plan.profiler == "torch":
         return torch_profiler.recording(out, rank, plan.device)
     if plan.profiler == "cupti":
         return cupti.recording(out, rank)
+    if plan.profiler == "rocprofv3":
+        return rocprof.recording()
     return nsys.recording()
 
 

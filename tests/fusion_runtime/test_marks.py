@@ -181,7 +181,7 @@ def test_a_library_without_the_calls_is_named(tmp_path: Path) -> None:
 def test_on_a_hip_build_hips_library_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     library = build(tmp_path, HIP.capture_info, HIP.get_nodes)
-    monkeypatch.setattr(graph_nodes, "_load", lambda names: library if names == HIP.libraries else None)
+    monkeypatch.setattr(graph_nodes, "load", lambda names: library if names == HIP.libraries else None)
     graph_nodes._counter.cache_clear()
     monkeypatch.setattr(torch.version, "hip", "7.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
