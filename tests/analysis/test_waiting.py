@@ -69,6 +69,19 @@ def test_ranks_with_other_meetings_cannot_be_compared() -> None:
     assert analyse(run).wait() is None
 
 
+def test_the_other_ranks_forward_of_the_same_program_counts() -> None:
+    # Rank 1 ran a longer program as well, with as many all-reduces of the same name and as many replays.
+    late = [(n, s, 1_500 if k == 1 else d) for k, (n, s, d) in enumerate(SPLIT)]
+    longer = [
+        ("prefill_kernel" if k in (0, 3) else n, s, 900 if k in (1, 4) else 9_000) for k, (n, s, d) in enumerate(SPLIT)
+    ]
+    rows = kernels([late] * 3 + [longer] * 3)
+    rows.loc[rows["replay"] >= 3, "graph"] = 4
+    run = Run(RunInfo(), merge([Trace(kernels=kernels([SPLIT] * 3)), Trace(kernels=rows).with_rank(1)]), Path())
+    wait = analyse(run).wait()
+    assert wait is not None and wait[0].tolist() == [0, 500, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_rank_keeps_its_own_forward(rank: int) -> None:
     assert analyse(two_ranks(), rank=rank).forward.rank == rank
