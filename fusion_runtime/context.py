@@ -101,7 +101,7 @@ class DecodeContext:
                 f"rank {self.group.rank} was given the paths {str(self.paths) or 'split'!r} and another rank others: "
                 f"give every rank the same --paths or {ENVIRONMENT}."
             )
-        names = [name for name in path_names() if name != "split"] if self.paths.chosen else []
+        names = self._names()
         mine = {name: get_path(name).unavailable(self.group, self.device) for name in names}
         everywhere = self.group.agree([mine[name] is None for name in names])
         self.unavailable = {
@@ -109,3 +109,9 @@ class DecodeContext:
             for name, able in zip(names, everywhere, strict=True)
             if not able
         }
+
+    def _names(self) -> list[str]:
+        """Paths that a site may take, those behind a choosing one included; nothing else is loaded."""
+        chosen = {name for name in self.paths.chosen.values() if name != "split"}
+        behind = [get_path(name).chooses_from(path_names()) for name in sorted(chosen)]
+        return sorted(chosen.union(*behind) - {"split"})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """The path to run; `declined` is "" or "path: reason" if the one asked for stepped back.
+    """The path to run; `declined` is "" or "path: reason" of those that stepped back before it.
 
     quantise_after: the path does all but the quantising, which follows as an operation of its own.
     """
@@ -28,7 +28,8 @@ class Choice:
 
 
 def choose(boundary: str, subtype: str, layer: int, owed: Owed, shape: SiteShape, ctx: DecodeContext) -> Choice:
-    """Falls back in this order: the path asked for, the same with the quantising left out of it, split.
+    """Falls back in this order: the path asked for (or those that it names, best first), each also with the quantising
+    left out of it; then split.
 
     Raises WrongGroup where the sum is owed to another group than the forward's.
     """
@@ -38,15 +39,18 @@ def choose(boundary: str, subtype: str, layer: int, owed: Owed, shape: SiteShape
             f"({ctx.group.kind}, {ctx.group.size} ranks): complete it over its own group first."
         )
     wanted = get_path(ctx.paths.path_for(boundary, subtype, layer))
-    decline = _declines(wanted, boundary, owed, shape, ctx)
-    if decline is None:
-        return Choice(wanted)
-    declined = f"{wanted.name}: {decline}"
-    if decline.gate is Gate.QUANT_UNSUPPORTED:
-        without = replace(shape, quant=None)
-        if _declines(wanted, boundary, owed, without, ctx) is None:
-            return Choice(wanted, declined, quantise_after=True)
-    return Choice(get_path("split"), declined)
+    declined: list[str] = []
+    for name in wanted.order(boundary, subtype, shape, ctx.group):
+        path = get_path(name)
+        decline = _declines(path, boundary, owed, shape, ctx)
+        if decline is None:
+            return Choice(path, "; ".join(declined))
+        declined.append(f"{name}: {decline}")
+        if decline.gate is Gate.QUANT_UNSUPPORTED:
+            without = replace(shape, quant=None)
+            if _declines(path, boundary, owed, without, ctx) is None:
+                return Choice(path, "; ".join(declined), quantise_after=True)
+    return Choice(get_path("split"), "; ".join(declined))
 
 
 def _declines(path: Path, boundary: str, owed: Owed, shape: SiteShape, ctx: DecodeContext) -> Decline | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,17 @@ class Path(ABC):
         If one rank cannot, none does; so this must not depend on anything but the machine.
         """
         return None
+
+    def chooses_from(self, names: Sequence[str]) -> Sequence[str]:
+        """The paths that `order` may name, out of all `names`; none for a path that runs sites itself."""
+        return ()
+
+    def order(self, boundary: str, subtype: str, shape: SiteShape, group: Group) -> Sequence[str]:
+        """Paths to try at a site, best first: itself. A path that only chooses names others; split comes last anyway.
+
+        Depends on nothing that differs between ranks.
+        """
+        return (self.name,)
 
     @abstractmethod
     def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:

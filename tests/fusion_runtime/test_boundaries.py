@@ -14,10 +14,12 @@ from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.errors import ConsumedTwice, NotReduced, WrongGroup
+from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
 from fusionscope.fusion_runtime.paths import inductor, registry
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
+from fusionscope.fusion_runtime.paths.split import SplitPath
 
 T, H, K, P = 3, 32, 2, 8
 
@@ -264,10 +266,51 @@ def test_a_path_that_covers_all_records_both_sites(monkeypatch: pytest.MonkeyPat
 def test_inductor_takes_more_shapes_than_the_compiler_recompiles_for() -> None:
     group = SingleGroup()
     ctx = context(group, "ar_norm=inductor")
-    for tokens in range(1, 12):
+    counts = (1, 2, 4, 15, 16, 17, 64, 129)
+    for tokens, eps in [(tokens, 1e-5) for tokens in counts] + [(4, 1e-2), (4, 1e-3)]:
         x, residual = draw(5, tokens, H), draw(6, tokens, H)
-        norm = Norm(draw(7, H), 10.0**-tokens)
+        norm = Norm(draw(7, H), eps)
         y, total = ar_norm.run(PartialSum(x.clone(), group), residual, norm, subtype="residual", layer=0, ctx=ctx)
         want = ar_norm.reference([x], residual, norm)
         torch.testing.assert_close((y, total), want)
     assert {row.path for row in ctx.recorder.rows} == {"inductor"}
+
+
+def test_a_path_that_only_chooses_names_the_ones_to_try() -> None:
+    class Chooser(UnavailablePath):
+        def chooses_from(self, names: Any) -> Any:
+            return [name for name in names if name in ("picky", "split")]
+
+        def order(self, boundary: str, subtype: str, shape: Any, group: Any) -> Any:
+            return ("picky", "split") if shape.tokens < 4 else ("split",)
+
+    class Picky(SplitPath):
+        name = "picky"
+
+        def declines(self, boundary: str, *, shape: Any, group: Any) -> Decline | None:
+            return Decline(Gate.TOKENS_OVER_CAP, "more than two") if shape.tokens > 2 else None
+
+    registry.register_path("chooser", lambda: Chooser("chooser", Decline(Gate.NOT_COVERED, "it only chooses")))
+    registry.register_path("picky", Picky)
+    group = SingleGroup()
+    try:
+        ctx = context(group, "ar_norm=chooser")
+        for tokens in (2, 3, 4):
+            owed = PartialSum(draw(1, tokens, H), group)
+            ar_norm.run(owed, None, Norm(draw(7, H), 1e-5), subtype="no_residual", layer=0, ctx=ctx)
+    finally:
+        registry.forget_path("chooser")
+        registry.forget_path("picky")
+    rows = [(row.path, row.declined) for row in ctx.recorder.rows]
+    assert rows == [("picky", ""), ("split", "picky: more than two [tokens_over_cap]"), ("split", "")]
+
+
+def test_no_path_is_loaded_that_nobody_chose() -> None:
+    def never() -> Path:
+        raise AssertionError("this path was not chosen")
+
+    registry.register_path("unwanted", never)
+    try:
+        context(SingleGroup(), "ar_norm=triton")
+    finally:
+        registry.forget_path("unwanted")

@@ -121,6 +121,29 @@ except RanksDisagree as error:
 """
 
 
+SUBGROUPS = """
+from fusionscope.fusion_runtime.context import PathChoice
+from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
+from fusionscope.fusion_runtime.decode.spec import MODELS
+
+halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+if rank < 2:
+    # Two of four ranks (a stage of a pipeline): whatever waited for the world would wait for ever.
+    tensor_parallel = ProcessGroup(halves[0])
+    ctx = make_context(tensor_parallel, "cpu", PathChoice.parse("ar_norm=triton"))
+    spec = MODELS["llama"].scaled().truncated(2)
+    print(DecodeModel(spec, tensor_parallel, 2, 256, "cpu", ctx).step().tolist())
+    print({row.path for row in ctx.recorder.rows})
+"""
+
+
+def test_nothing_waits_for_ranks_outside_the_group() -> None:
+    """Faults of vLLM #43616 and #45917: a rendezvous on the world hangs with pipeline stages."""
+    first, second, *others = run_ranks(4, SUBGROUPS)
+    assert first == second and "split" in first
+    assert others == ["", ""]
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_boundary_equals_its_reference(size: int) -> None:
     run_ranks(size, BOUNDARIES)
