@@ -34,7 +34,7 @@ LikeOpt = Annotated[
 
 def analysed(
     ref: str,
-    store: Path | None,
+    store: str | None,
     rank: int,
     forward: str,
     rules: list[Path] | None,

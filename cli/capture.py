@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -137,7 +136,7 @@ def _built_in(
     layers: int | None,
     replays: int,
     name: str,
-    store: Path | None,
+    store: str | None,
     json: bool,
 ) -> None:
     from fusionscope.cli import output
@@ -155,7 +154,7 @@ def _built_in(
     emit(json, payload(run), lambda: render(run))
 
 
-def _engine(asked: Asked, name: str, store: Path | None, json: bool) -> None:
+def _engine(asked: Asked, name: str, store: str | None, json: bool) -> None:
     from fusionscope.cli import output
     from fusionscope.profiler.capture.engine_session import Interrupted, run_engine
 

@@ -23,11 +23,11 @@ RunArg = Annotated[
     ),
 ]
 StoreOpt = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Folder of the runs. Default: $FUSIONSCOPE_STORE, else a folder in your data directory.",
+        help="Folder or URL (s3://…) of the runs. Default: $FUSIONSCOPE_STORE, else a folder in your data directory.",
     ),
 ]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
@@ -64,11 +64,11 @@ SitesOpt = Annotated[
 ]
 
 
-def open_store(store: Path | None) -> Store:
+def open_store(store: str | Path | None) -> Store:
     """The store that `--store` names, or the default one."""
-    from fusionscope.profiler.store import Store
+    from fusionscope.profiler.remote_store import open_store as opened
 
-    return Store(store)
+    return opened(store)
 
 
 def rule_sources(rules: list[Path] | None, boundaries: list[str] | None = None) -> list[Source]:

@@ -31,9 +31,9 @@ def dashboard(
     runs = opened.list()
     try:
         if json:
-            output.write_json({"url": url(made), "store": str(opened.root), "runs": len(runs)})
+            output.write_json({"url": url(made), "store": opened.place, "runs": len(runs)})
         else:
-            print(f"{output.counted(len(runs), 'run')} of {opened.root} at {url(made)} (Ctrl-C ends it)", flush=True)
+            print(f"{output.counted(len(runs), 'run')} of {opened.place} at {url(made)} (Ctrl-C ends it)", flush=True)
         made.serve_forever()
     finally:
         made.server_close()

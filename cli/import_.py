@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def import_(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Traces (docs/formats.md), one file per rank or a folder of them; - reads one from stdin.",
+            help="Traces (docs/formats.md), one file per rank or a folder of them; URLs too; - reads one from stdin.",
         ),
     ],
     provenance: Annotated[
@@ -43,6 +43,14 @@ def import_(
         typer.Option("--set", metavar="KEY=VALUE", help="Anything else worth keeping; may be repeated."),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="A name for the run.")] = "",
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, metavar="N", help="Processes that read files. Default: as many as pay."),
+    ] = None,
+    scheduler: Annotated[
+        str,
+        typer.Option("--scheduler", metavar="ADDRESS", help="Read on a Dask cluster, as in tcp://host:8786."),
+    ] = "",
     store: StoreOpt = None,
     json: JsonOpt = False,
 ) -> None:
@@ -52,18 +60,19 @@ def import_(
     """
     from fusionscope.cli import output
     from fusionscope.profiler.imported import run_info
-    from fusionscope.profiler.importing import import_files
+    from fusionscope.profiler.importing import joined, read_files
     from fusionscope.profiler.inputs import gathered
     from fusionscope.profiler.readers.timings import timings_file
 
     values = settings(setting)
     opened = open_store(store)
     with output.progress("reading") as progress, gathered(files) as inputs:
-        trace = import_files(inputs.paths, provenance, timings, progress)
+        parts = read_files(inputs.paths, workers=workers, scheduler=scheduler, progress=progress)
+        trace = joined(parts, provenance, timings)
         trace = replace(trace, warnings=(*trace.warnings, *inputs.notes))
         beside = [*([provenance] if provenance else []), *([timings_file(timings)] if timings else [])]
         info = run_info(
-            inputs.paths,
+            [part.file for part in parts],
             trace,
             model=model,
             tp=tp,

@@ -25,8 +25,8 @@ def runs(
     """
     opened = open_store(store)
     listed = [item for item in opened.list() if not tag or (item.info is not None and tag in item.info.tags)]
-    payload = {"store": str(opened.root), "runs": [row(item) for item in listed]}
-    emit(json, payload, lambda: render(str(opened.root), listed))
+    payload = {"store": opened.place, "runs": [row(item) for item in listed]}
+    emit(json, payload, lambda: render(opened.place, listed))
 
 
 def row(item: Listed) -> dict[str, Any]:

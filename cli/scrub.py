@@ -58,7 +58,7 @@ def scrub(
     emit(json, payload, lambda: Text("\n".join(lines)))
 
 
-def _opened(what: str, store: Path | None) -> tuple[RunInfo, Trace, str]:
+def _opened(what: str, store: str | None) -> tuple[RunInfo, Trace, str]:
     from fusionscope.profiler.imported import run_info
     from fusionscope.profiler.importing import import_files
     from fusionscope.profiler.packed import is_packed

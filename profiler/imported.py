@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from fusionscope.profiler import labels, runinfo
-from fusionscope.profiler.importing import file_digest, ranks_of
+from fusionscope.profiler.importing import input_file, ranks_of
 from fusionscope.profiler.runinfo import InputFile, RunInfo
 from fusionscope.profiler.trace import Trace
 
 
 def run_info(
-    files: Sequence[Path],
+    files: Sequence[Path | InputFile],
     trace: Trace,
     *,
     model: str = "",
@@ -26,11 +27,13 @@ def run_info(
 ) -> RunInfo:
     """What is known of an imported run: what the user says and what the files show.
 
-    `beside` are the files that came with the traces: provenance and replay times.
+    `files` are the traces, or what was said of them when they were read; `beside` are the files that came with them:
+    provenance and replay times.
 
     The importing machine's environment is not recorded, as it is not the one that ran.
     """
     ranks = ranks_of(trace)
+    read = [file if isinstance(file, InputFile) else input_file(file) for file in files]
     marks = labels.trace_labels(trace, tp or 0)
     alone = ranks[0] if len(files) == 1 and len(ranks) == 1 else -1
     return RunInfo(
@@ -44,19 +47,9 @@ def run_info(
         tracing_mode="graph" if trace.graph_mode else "operators" if "cpu" in marks else "node",
         machine=dict(trace.machine),
         labels=runinfo.ordered_labels(marks),
-        inputs=[*(_input(path, alone) for path in files), *(_input(path) for path in beside)],
+        inputs=[*(msgspec.structs.replace(file, rank=alone) for file in read), *(input_file(path) for path in beside)],
         settings=settings or {},
         imported=True,
         world_size=max(trace.world_size, tp or 0),
         warnings=list(trace.warnings),
     )
-
-
-def _input(path: Path, rank: int = -1) -> InputFile:
-    sha, size = file_digest(path)
-    try:
-        changed = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC)
-    except (OSError, OverflowError, ValueError):
-        changed = None
-    told = changed.isoformat(timespec="seconds") if changed else ""
-    return InputFile(path=Path(path).name, sha256=sha, bytes=size, rank=rank, modified=told)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -12,12 +13,23 @@ import pandas as pd
 from fusionscope.profiler import file_ranks
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.file_ranks import ranks_of
+from fusionscope.profiler.mapping import map_files
+from fusionscope.profiler.progress import Progress
 from fusionscope.profiler.readers import read_provenance, read_timings, read_trace
+from fusionscope.profiler.remote import local_copy
+from fusionscope.profiler.runinfo import InputFile
 from fusionscope.profiler.trace import Trace, merge, table
 
-__all__ = ["file_digest", "import_files", "ranks_of"]
+__all__ = ["Part", "file_digest", "import_files", "input_file", "joined", "ranks_of", "read_files"]
 
-Progress = Callable[[int, int, str], None]
+
+@dataclass(frozen=True)
+class Part:
+    """One file that was read: its trace, and what run.json says of it."""
+
+    path: str
+    trace: Trace
+    file: InputFile
 
 
 def import_files(
@@ -26,22 +38,40 @@ def import_files(
     timings: str | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """The files as the ranks of one run.
+    """The files as the ranks of one run: `joined` of `read_files`, which say what is raised."""
+    return joined(read_files(files, progress=progress), provenance, timings)
 
-    `provenance` is a *.nodes.json, for every rank; `timings` is "FILE[:ARM]". `progress` is called before each file
-    with (files done, files in all, name of the next). Raises FusionScopeError where two files claim one rank.
+
+def read_files(
+    files: Sequence[str | Path],
+    *,
+    workers: int | None = None,
+    scheduler: str = "",
+    progress: Progress | None = None,
+) -> list[Part]:
+    """Every file or URL read, in their order, over local processes or a Dask cluster (see `map_files`).
+
+    Raises FusionScopeError where there is no file, or one cannot be read.
     """
     if not files:
         raise FusionScopeError("No file was given: name at least one trace to import.")
-    traces: list[Trace] = []
-    paths = [Path(path) for path in files]
-    for done, path in enumerate(paths):
-        if progress:
-            progress(done, len(paths), path.name)
-        traces.append(read_trace(path))
-    if progress:
-        progress(len(paths), len(paths), "")
-    merged = merge(file_ranks.numbered(paths, traces))
+    paths = [str(path) for path in files]
+    return map_files(read_part, paths, workers=workers, scheduler=scheduler, progress=progress)
+
+
+def read_part(path: str) -> Part:
+    """One file or URL read: a pure function that any process of any machine can run."""
+    with local_copy(path) as here:
+        return Part(path, read_trace(here), input_file(here))
+
+
+def joined(parts: Sequence[Part], provenance: str | Path | None = None, timings: str | None = None) -> Trace:
+    """The parts as the ranks of one run.
+
+    `provenance` is a *.nodes.json, for every rank; `timings` is "FILE[:ARM]". Raises FusionScopeError where two files
+    claim one rank.
+    """
+    merged = merge(file_ranks.numbered([Path(part.path) for part in parts], [part.trace for part in parts]))
     ranks = ranks_of(merged)
     merged = replace(merged, warnings=(*merged.warnings, *file_ranks.missing(ranks, merged.world_size)))
     if provenance is not None:
@@ -49,6 +79,17 @@ def import_files(
     if timings is not None:
         merged = replace(merged, timings=_timings(timings, merged, ranks))
     return merged
+
+
+def input_file(path: str | Path) -> InputFile:
+    """What run.json says of a file. Raises FusionScopeError where it cannot be read."""
+    sha, size = file_digest(path)
+    try:
+        changed = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC)
+    except (OSError, OverflowError, ValueError):
+        changed = None
+    told = changed.isoformat(timespec="seconds") if changed else ""
+    return InputFile(path=Path(path).name, sha256=sha, bytes=size, modified=told)
 
 
 def file_digest(path: str | Path) -> tuple[str, int]:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.progress import Progress
 from fusionscope.profiler.remote import is_url
 
 T = TypeVar("T")
-#: (files done, files in all, name of one at work)
-Progress = Callable[[int, int, str], None]
 #: A process takes about a second to start, as long as 100 MB take to read: smaller inputs stay here.
 _WORTH_A_PROCESS = 100 << 20
 #: How often a file is given to another worker when one dies over it.

@@ -1,7 +1,7 @@
 """A store of runs at an fsspec URL (s3://bucket/runs, gs://…), worked on through a copy on this machine.
 
 A run's run.json is uploaded last, and only what has one is a run: a save that was cut off leaves none behind, and ids
-are unique, so nothing is there twice.
+are unique, so nothing is there twice. Tables never change; run.json does when a run is given a tag.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 
 import platformdirs
 
-from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.remote import errors_of, filesystem, is_url
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import RUN_ID, Listed, Run, Store, default_place
 from fusionscope.profiler.trace import TABLES, Trace
 
 _MARK = "run.json"
+#: Beside a run on this machine: which state of its run.json there was fetched.
+_VERSION = ".version"
 _FILES = (*(f"{name}.parquet" for name in TABLES), "trace.json")
 
 
@@ -35,7 +36,7 @@ def open_store(place: str | Path | None = None) -> Store:
 
 
 class RemoteStore(Store):
-    """The runs under one URL. What was loaded once is kept in the user's cache directory; runs never change."""
+    """The runs under one URL. What was loaded once is kept in the user's cache directory."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -61,6 +62,13 @@ class RemoteStore(Store):
             raise
         return run
 
+    def tag(self, ref: str, tags: builtins.list[str], remove: bool = False) -> RunInfo:
+        """Tag a run here and there. See `Store.tag`."""
+        info = super().tag(ref, tags, remove)
+        with errors_of(self.url):
+            self._system.put_file(str(self.root / info.id / _MARK), f"{self._prefix}/{info.id}/{_MARK}")
+        return info
+
     def find(self, ref: str) -> Path:
         """The folder of a run on this machine, fetched if need be. See `Store.find`."""
         self._refresh()
@@ -69,29 +77,27 @@ class RemoteStore(Store):
             self._fetch(path.name, _FILES)
         return path
 
-    def tag(self, ref: str, tags: builtins.list[str], remove: bool = False) -> RunInfo:
-        """Refused: copies of a remote run never change, so others would not see the tag. Raises FusionScopeError."""
-        raise FusionScopeError(
-            f"Runs at {self.url} cannot be tagged, since copies of them are kept: pack the run and keep the file at a "
-            "URL of its own (fusionscope export RUN --pack FILE)."
-        )
-
     def list(self) -> builtins.list[Listed]:
         """Every run there, oldest first. See `Store.list`."""
         self._refresh()
         return super().list()
 
     def _refresh(self) -> None:
-        """Bring run.json of every run here; forget runs that were removed there."""
+        """Bring run.json of every run here that is not, or is another there; forget runs that were removed there."""
         with errors_of(self.url):
             self._system.invalidate_cache()
-            pattern = f"{self._prefix}/*/{_MARK}"
-            there = {name for path in self._system.glob(pattern) if RUN_ID.fullmatch(name := path.split("/")[-2])}
-        here = {path.name for path in self.root.glob("*") if RUN_ID.fullmatch(path.name)}
-        for name in here - there:
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        for name in sorted(there - here):
-            self._fetch(name, (_MARK,))
+            found = self._system.glob(f"{self._prefix}/*/{_MARK}", detail=True)
+        names = {path.split("/")[-2]: _version(info) for path, info in found.items()}
+        there = {name: version for name, version in names.items() if RUN_ID.fullmatch(name)}
+        for path in self.root.glob("*"):
+            if RUN_ID.fullmatch(path.name) and path.name not in there:
+                shutil.rmtree(path, ignore_errors=True)
+        for name, version in sorted(there.items()):
+            known = self.root / name / _VERSION
+            if not known.exists() or known.read_text() != version:
+                (self.root / name / _MARK).unlink(missing_ok=True)
+                self._fetch(name, (_MARK,))
+                known.write_text(version)
 
     def _fetch(self, run: str, names: tuple[str, ...]) -> None:
         folder = self.root / run
@@ -106,3 +112,10 @@ class RemoteStore(Store):
                     os.replace(partial, folder / name)
             finally:
                 partial.unlink(missing_ok=True)
+
+
+def _version(info: dict[str, object]) -> str:
+    """What changes when a file does: each file system tells of it in its own words."""
+    return " ".join(
+        str(info[key]) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "size") if key in info
+    )

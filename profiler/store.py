@@ -240,7 +240,9 @@ def _matches(root: Path, ref: str) -> list[Path]:
 
 
 def _new_id() -> str:
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    # Milliseconds come before what is random: runs of one second stay in the order in which they were saved.
+    now = datetime.now(UTC)
+    return f"{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03x}{secrets.randbelow(4096):03x}"
 
 
 def _name(path: Path) -> str:

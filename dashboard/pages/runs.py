@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
 from fusionscope.dashboard import grid, parts, tables, urls
 from fusionscope.dashboard.library import Library
+from fusionscope.profiler.errors import FusionScopeError
 
 TITLE = "Runs"
 #: Least widths in px, and which columns take what is left over.
@@ -20,7 +22,7 @@ def page(library: Library, query: urls.Query) -> Component:
     """The page `/`; `q` is what is searched for."""
     rows = tables.runs(library.list())
     broken = sum(1 for row in rows if row["Error"])
-    lead = [f"{len(rows)} runs in ", html.Code(str(library.store.root)), "; the examples ship with FusionScope."]
+    lead = [f"{len(rows)} runs in ", html.Code(library.store.place), "; the examples ship with FusionScope."]
     if broken:
         lead.append(html.Strong(f" {broken} cannot be opened: the Error column says why."))
     columns = [_column(name, rows, broken > 0) for name in rows[0] if name not in _HIDDEN]
@@ -30,7 +32,7 @@ def page(library: Library, query: urls.Query) -> Component:
             html.Div(
                 [
                     grid.search("q", query.text("q"), "Search runs, models, labels, paths"),
-                    html.Div(_compare_link([]), id="compare-selected", **{"aria-live": "polite"}),
+                    html.Div(selected(None), id="selected", className="fs-actions", **{"aria-live": "polite"}),
                 ],
                 className="fs-toolbar",
             ),
@@ -66,12 +68,29 @@ def _column(name: str, rows: tables.Rows, broken: bool) -> dict[str, object]:
     return grid.column(name, rows, **more)
 
 
-def selected(chosen: list[dict[str, str]] | None) -> Component | str:
-    """What can be done with the selected rows."""
-    return _compare_link([row["Id"] for row in chosen or [] if not row["Error"]])
+def selected(chosen: list[dict[str, str]] | None) -> list[Component]:
+    """What can be done with the selected rows: compare them, give them a tag."""
+    ids = [row["Id"] for row in chosen or [] if not row["Error"]]
+    if not ids:
+        return [html.Span("Select runs to compare (the first is the base) or to tag.", className="fs-note")]
+    made: list[Component] = []
+    if len(ids) > 1:
+        made.append(parts.link(f"Compare {len(ids)} runs", urls.compare(ids[0], ids[1:]), button=True))
+    box = dmc.TextInput(id="tag-name", placeholder="tag", size="xs", w=110, **{"aria-label": "Tag"})
+    buttons = [
+        html.Button(text, id=ident, type="button", className="fs-button")
+        for text, ident in (("Add tag", "tag-add"), ("Remove tag", "tag-remove"))
+    ]
+    return [*made, box, *buttons, html.Span(id="tag-answer", className="fs-error", role="status")]
 
 
-def _compare_link(ids: list[str]) -> Component | str:
-    if len(ids) < 2:
-        return html.Span("Select two or more runs to compare: the first is the base.", className="fs-note")
-    return parts.link(f"Compare {len(ids)} runs", urls.compare(ids[0], ids[1:]), button=True)
+def tagged(
+    library: Library, chosen: list[dict[str, str]] | None, name: str | None, remove: bool
+) -> tuple[tables.Rows, str]:
+    """The rows after a tag was given or taken, and what went wrong."""
+    said = ""
+    try:
+        library.tag([row["Id"] for row in chosen or [] if not row["Error"]], name or "", remove)
+    except FusionScopeError as error:
+        said = str(error)
+    return tables.runs(library.list()), said

@@ -104,6 +104,18 @@ def test_a_run_removed_there_is_forgotten_here(bucket: str) -> None:
         store.load(saved.info.id)
 
 
+def test_a_tag_given_on_one_machine_is_found_on_another(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = open_store(f"{bucket}/runs")
+    saved = here.save(RunInfo(name="split"), Trace(kernels=kernels([SPLIT])))
+    other = another_machine(monkeypatch, tmp_path / "other", f"{bucket}/runs")
+    assert other.load("split").info.tags == []
+    here.tag("split", ["main"])
+    assert other.load("tag:main").info.id == saved.info.id
+    assert other.load("split").info.tags == ["main"]
+
+
 def test_a_kind_of_url_that_nobody_knows() -> None:
     with pytest.raises(FusionScopeError, match="nosuch://x"):
         open_store("nosuch://x/runs")
