@@ -10,7 +10,7 @@ from typing import Any
 
 import dash_mantine_components as dmc
 import flask
-from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
 from fusionscope.dashboard import downloads, parts, urls
@@ -159,10 +159,19 @@ def _callbacks(app: Dash, library: Library) -> None:
         prevent_initial_call=True,
     )
     app.callback(
-        Output("compare-selected", "children"),
+        Output("selected", "children"),
         Input({"type": "grid", "name": "q"}, "selectedRows"),
         prevent_initial_call=True,
     )(runs.selected)
+    app.callback(
+        Output({"type": "grid", "name": "q"}, "rowData"),
+        Output("tag-answer", "children"),
+        Input("tag-add", "n_clicks"),
+        Input("tag-remove", "n_clicks"),
+        State({"type": "grid", "name": "q"}, "selectedRows"),
+        State("tag-name", "value"),
+        prevent_initial_call=True,
+    )(lambda add, take, chosen, name: _tagged(library, add, take, chosen, name))
     app.callback(
         Output("plot-timeline", "figure"),
         Input({"type": "param", "name": "site"}, "value"),
@@ -183,6 +192,13 @@ def _callbacks(app: Dash, library: Library) -> None:
         *url,
         prevent_initial_call=True,
     )(lambda values, ids, path, search: estimated(library, values, ids, path, search))
+
+
+def _tagged(library: Library, add: int | None, take: int | None, chosen: Any, name: str | None) -> tuple[Any, Any]:
+    # The buttons' coming into being calls back as well.
+    if not add and not take:
+        return no_update, no_update
+    return runs.tagged(library, chosen, name, ctx.triggered_id == "tag-remove")
 
 
 def estimated(

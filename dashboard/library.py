@@ -20,7 +20,7 @@ from fusionscope.analysis.ruleset import Source
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
-from fusionscope.profiler.store import Listed, Run, Store, UnknownRun
+from fusionscope.profiler.store import TAG, Listed, Run, Store, UnknownRun, example_runs
 
 T = TypeVar("T")
 
@@ -42,26 +42,43 @@ class Library:
     def list(self) -> builtins.list[Listed]:
         """Every run, the newest first and the shipped examples last; read anew, so that new runs appear."""
         listed = self.store.list()
-        own = [item for item in listed if not self._shipped(item)]
-        return own[::-1] + [item for item in listed if self._shipped(item)]
+        shipped = example_runs()
+        own = [item for item in listed if shipped.get(item.id) != item.path]
+        return own[::-1] + [item for item in listed if shipped.get(item.id) == item.path]
 
     def infos(self) -> builtins.list[RunInfo]:
         """What is known of every readable run, in the order of `list`; each answers to the id of its folder."""
         return [msgspec.structs.replace(item.info, id=item.id) for item in self.list() if item.info is not None]
 
     def find(self, ref: str) -> Listed:
-        """The run with this id, or the only one with this name. A path is neither, so no text leaves the store.
+        """The run with this id, the only one with this name, or the newest with the tag of `tag:NAME`.
 
-        Raises UnknownRun.
+        A path is none of these, so no text leaves the store. Raises UnknownRun.
         """
         listed = self.store.list()
-        found = [item for item in listed if item.id == ref] or [
-            item for item in listed if item.info is not None and item.info.name == ref
-        ]
+        if ref.startswith(TAG):
+            tagged = [item for item in listed if item.info is not None and ref.removeprefix(TAG) in item.info.tags]
+            found = sorted(tagged, key=lambda item: (item.info.created if item.info else "", item.id))[-1:]
+        else:
+            found = [item for item in listed if item.id == ref] or [
+                item for item in listed if item.info is not None and item.info.name == ref
+            ]
         if len(found) != 1:
             many = f"names {len(found)} runs" if found else "is no run of this store"
             raise UnknownRun(f"{ref!r} {many}: choose one on the page of all runs.")
         return found[0]
+
+    def id_of(self, ref: str) -> str:
+        """The id of the run that `ref` names; `ref` itself where it names none, for the page to say so."""
+        try:
+            return self.find(ref).id
+        except UnknownRun:
+            return ref
+
+    def tag(self, refs: Iterable[str], name: str, remove: bool) -> None:
+        """Add a tag to runs of the store, or remove it. Raises FusionScopeError, also for a shipped example."""
+        for ref in refs:
+            self.store.tag(self.find(ref).id, [name], remove)
 
     def run(self, ref: str) -> Run:
         """A run with its tables. Raises UnknownRun or BrokenRun."""
@@ -118,9 +135,6 @@ class Library:
 
         paths = [self.find(ref).path for ref in (base, candidate)]
         return self._remember(("prediction", base, candidate), paths, predict)
-
-    def _shipped(self, item: Listed) -> bool:
-        return item.path.parent != self.store.root
 
     def _remember(self, key: tuple[Hashable, ...], folders: builtins.list[Path], make: Callable[[], T]) -> T:
         stamped = (*key, *(_stamp(folder) for folder in folders))

@@ -16,6 +16,7 @@ from fusionscope.analysis.predictions import Prediction
 from fusionscope.analysis.tables import report
 from fusionscope.analysis.timeline import Timeline, gaps
 from fusionscope.dashboard.figures.timeline import site_name
+from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Listed
 
 Rows = list[dict[str, Any]]
@@ -28,42 +29,32 @@ def us(ns: float) -> float:
 
 def runs(listed: Sequence[Listed]) -> Rows:
     """Every run; one that cannot be opened has its error and nothing else."""
-    rows = []
-    for item in listed:
-        info = item.info
-        mine = ""
-        if info is None:
-            rows.append(_run_row(item.id, "", mine, error=item.error))
-            continue
-        machine = info.machine
-        rows.append(
-            _run_row(
-                item.id,
-                info.name,
-                mine,
-                created=info.created[:16].replace("T", " "),
-                model=info.model,
-                gpu=machine.get("gpu") or (machine.get("cpu") or "CPU" if info.device == "cpu" else ""),
-                tp=info.tp if info.tp >= 0 else None,
-                batch=info.batch if info.batch >= 0 else None,
-                context=info.context if info.context >= 0 else None,
-                paths=", ".join(f"{kind}={path}" for kind, path in info.paths.items()),
-                profiler=info.profiler or ("imported" if info.imported else ""),
-                labels=", ".join(info.labels),
-            )
-        )
-    return rows
+    return [_run(item) for item in listed]
 
 
-def _run_row(ident: str, name: str, tags: str, **known: Any) -> dict[str, Any]:
-    columns = {
-        "Run": "", "Id": ident, "Name": name, "Labels": "labels", "Error": "error", "Model": "model", "GPU": "gpu",
-        "TP": "tp", "Batch": "batch", "Context (tokens)": "context", "Paths": "paths", "Tags": tags,
-        "Profiler": "profiler", "Created (UTC)": "created",
-    }  # fmt: skip
-    given = ("Run", "Id", "Name", "Tags")
-    filled = {column: key if column in given else known.get(key, "") for column, key in columns.items()}
-    return filled | {"Run": name or ident}
+def _run(item: Listed) -> dict[str, Any]:
+    info = item.info or RunInfo()
+    cpu = (info.machine.get("cpu") or "CPU") if info.device == "cpu" else ""
+    return {
+        "Run": info.name or item.id,
+        "Id": item.id,
+        "Name": info.name,
+        "Labels": ", ".join(info.labels),
+        "Tags": ", ".join(info.tags),
+        "Error": item.error,
+        "Model": info.model,
+        "GPU": info.machine.get("gpu") or cpu,
+        "TP": _known(info.tp),
+        "Batch": _known(info.batch),
+        "Context (tokens)": _known(info.context),
+        "Paths": ", ".join(f"{kind}={path}" for kind, path in info.paths.items()),
+        "Profiler": info.profiler or ("imported" if info.imported else ""),
+        "Created (UTC)": info.created[:16].replace("T", " "),
+    }
+
+
+def _known(value: int) -> int | None:
+    return None if value < 0 else value
 
 
 def boundaries(run: Analysed) -> Rows:
@@ -247,7 +238,7 @@ def accuracy(found: Sequence[Prediction]) -> Rows:
             "Boundary": p.boundary,
             "Base": p.base.name or p.base.id,
             "Candidate": p.candidate.name or p.candidate.id,
-            "Batch": p.base.batch if p.base.batch >= 0 else None,
+            "Batch": _known(p.base.batch),
             "Sites": p.sites,
             "Step (us)": us(p.predicted.span_ns),
             "Predicted (us)": us(p.predicted.saving_ns),

@@ -24,9 +24,9 @@ _KERNEL_WIDTHS = (180, 120, 120, 105, 130, 110, 130, 110, 130, 130, 120, 300)
 
 def page(library: Library, query: urls.Query) -> Component:
     """The page `/compare`: `base`, `candidate` (may be repeated), `margin`, `show`, `anyway`, `site`, `k`."""
-    base, candidates = query.text("base"), query.texts("candidate")
+    base, candidates = library.id_of(query.text("base")), [library.id_of(c) for c in query.texts("candidate")]
     margin = query.margin()
-    shown = _shown(query)
+    shown = library.id_of(_shown(query))
     body: list[Component] = [parts.title("Compare", _lead(base, shown), _actions(base, shown, margin))]
     body.append(_choice(library, base, candidates, shown, margin))
     if not base or not candidates:

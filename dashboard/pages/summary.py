@@ -20,7 +20,8 @@ TITLE = "Summary"
 
 def page(library: Library, query: urls.Query) -> Component:
     """The page `/summary`: `base`, `candidate` (may be repeated), `margin`."""
-    base, candidates, margin = query.text("base"), query.texts("candidate"), query.margin()
+    base, candidates = library.id_of(query.text("base")), [library.id_of(c) for c in query.texts("candidate")]
+    margin = query.margin()
     runs = controls.runs(library)
     choice = html.Div(
         [

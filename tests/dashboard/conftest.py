@@ -80,7 +80,7 @@ class Seen:
 def seen(chromium: Any, address: str) -> Iterator[Seen]:
     """A fresh page of 1280 x 800; at the end no error may have been on its console, and no request may have failed."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True, color_scheme="light")
-    context.set_default_timeout(8_000)
+    context.set_default_timeout(40_000)
     made = Seen(context.new_page(), address)
     made.page.on("console", lambda m: made.complaints.append(m.text) if m.type in ("error", "warning") else None)
     made.page.on("pageerror", lambda error: made.complaints.append(str(error)))

@@ -222,6 +222,16 @@ def test_a_new_run_appears_without_a_restart(seen: Any, store: Store) -> None:
     page.get_by_role("link", name="late").wait_for()
 
 
+def test_a_selected_run_gets_a_tag(seen: Any, store: Store) -> None:
+    made = store.save(RunInfo(name="taggable"), Trace(kernels=kernels([SPLIT])))
+    page = seen.open("/?q=taggable")
+    page.locator(".ag-selection-checkbox input").check()
+    page.get_by_label("Tag", exact=True).fill("main")
+    page.get_by_role("button", name="Add tag").click()
+    page.locator(".ag-row .fs-badge", has_text="main").wait_for()
+    assert store.load("tag:main").info.id == made.info.id
+
+
 def test_pages_are_reached_by_keyboard(seen: Any) -> None:
     page = seen.open("/")
     page.keyboard.press("Tab")

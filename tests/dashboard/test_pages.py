@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import plotly
 import pytest
+from literal_traces import SPLIT, kernels
 
 from fusionscope.dashboard import app, controls
 from fusionscope.dashboard.library import Library
 from fusionscope.dashboard.pages import compare, estimate, run, runs
 from fusionscope.dashboard.urls import Query
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Store
+from fusionscope.profiler.trace import Trace
 
 
 def text(component: Any) -> str:
@@ -120,8 +125,27 @@ def test_the_url_names_a_site_only_if_the_forward_has_it(library: Library) -> No
 def test_selected_runs_are_a_link_to_their_comparison() -> None:
     rows = [{"Id": name, "Error": ""} for name in ("a", "b", "c")]
     assert "/compare?base=a&candidate=b&candidate=c" in text(runs.selected(rows))
-    assert "Select two or more" in text(runs.selected([*rows[:1], {"Id": "x", "Error": "broken"}]))
-    assert "Select two or more" in text(runs.selected(None))
+    one = text(runs.selected([*rows[:1], {"Id": "x", "Error": "broken"}]))
+    assert "/compare" not in one and "Add tag" in one
+    assert "Select runs to compare" in text(runs.selected(None))
+
+
+def test_runs_are_tagged_and_found_by_their_tag(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    ids = [
+        store.save(RunInfo(name=name, created=name), Trace(kernels=kernels([SPLIT]))).info.id for name in ("one", "two")
+    ]
+    library = Library(store)
+    chosen = [{"Id": ident, "Error": ""} for ident in ids]  # "two" is the newer: its time sorts after "one"
+    rows, said = runs.tagged(library, chosen, "main", remove=False)
+    assert (said, [row["Tags"] for row in rows][:2]) == ("", ["main", "main"])
+    assert library.id_of("tag:main") == ids[1]
+    runs.tagged(library, chosen[1:], "main", remove=True)
+    assert library.run("tag:main").info.name == "one"
+    _, said = runs.tagged(library, chosen, "not a tag", remove=False)
+    assert "The tag 'not a tag' cannot be asked for" in said
+    _, said = runs.tagged(library, [{"Id": "example", "Error": ""}], "main", remove=False)
+    assert "is not in the store" in said
 
 
 def test_the_fused_time_can_come_from_a_run_that_has_it(library: Library) -> None:
