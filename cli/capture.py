@@ -25,7 +25,7 @@ def capture(
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", metavar="NAME", help="The built-in model: glm-5.3-flash, or tiny.")
+        str, typer.Option("--model", metavar="NAME", help="A built-in model: glm-5.3-flash, deepseek-v3, llama, …")
     ] = "",
     tp: Annotated[int | None, typer.Option("--tp", metavar="N", help="Tensor-parallel ranks.")] = None,
     batch: Annotated[
