@@ -113,3 +113,29 @@ def test_standard_input(fusionscope: Any, monkeypatch: pytest.MonkeyPatch) -> No
     answer = fusionscope("import", "-", "--name", "piped", "--json")
     assert answer.code == 0
     assert fusionscope("show", "piped", "--json").json["kernel_time_ns"] == 17
+
+
+def test_files_and_stores_may_be_urls(fusionscope: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two ranks under a URL are one run of a store at a URL, and another command opens it."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    import platformdirs
+    from s3_server import s3_bucket
+
+    from fusionscope.profiler.remote import filesystem
+
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda _: str(tmp_path / "cache"))
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
+    with s3_bucket(monkeypatch, "traces") as bucket:
+        system, _ = filesystem(bucket)
+        for rank in (0, 1):
+            text = json.dumps({"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [event]})
+            system.pipe_file(f"traces/prof/rank{rank}.json", text.encode())
+        answer = fusionscope("import", f"{bucket}/prof/", "--store", f"{bucket}/runs", "--name", "far", "--json")
+        assert answer.code == 0, answer.err
+        document = fusionscope("show", "far", "--store", f"{bucket}/runs", "--json").json
+        assert document["ranks"] == 2
+        assert [file["path"] for file in document["info"]["inputs"]] == ["rank0.json", "rank1.json"]
+        nothing = fusionscope("import", f"{bucket}/none/", "--store", f"{bucket}/runs")
+        assert nothing.code == 2
+        assert "no file under s3://traces/none/" in nothing.err
