@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fusionscope.cli.common import JsonOpt, RulesOpt, StoreOpt, open_store, rule_sources
+from fusionscope.cli.common import BoundariesOpt, JsonOpt, RulesOpt, StoreOpt, open_store, rule_sources
 
 
 def dashboard(
@@ -17,6 +17,7 @@ def dashboard(
     ] = "127.0.0.1",
     store: StoreOpt = None,
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     json: JsonOpt = False,
 ) -> None:
     """Show the runs in a browser: timelines, comparisons, estimates, summaries. Ctrl-C ends it.
@@ -27,7 +28,7 @@ def dashboard(
     from fusionscope.dashboard.serve import server, url
 
     opened = open_store(store)
-    made = server(opened, host, port, rule_sources(rules))
+    made = server(opened, host, port, rule_sources(rules, boundary))
     runs = opened.list()
     try:
         if json:

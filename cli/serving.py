@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
-from fusionscope.cli.common import JsonOpt, RankOpt, RulesOpt, StoreOpt, emit
+from fusionscope.cli.common import BoundariesOpt, JsonOpt, RankOpt, RulesOpt, StoreOpt, emit
 from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def serving(
     store: StoreOpt = None,
     rank: RankOpt = 0,
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     json: JsonOpt = False,
 ) -> None:
     """Put serving runs before and after beside each other, with their noise, and beside what the forward predicts.
@@ -78,8 +79,8 @@ def serving(
     pairs: list[Comparison] = []
     part = margin_part(margin)
     if base or candidate:
-        before = [analysed(ref, store, rank, "", rules, "") for ref in base or []]
-        after = [analysed(ref, store, rank, "", rules, "") for ref in candidate or []]
+        before = [analysed(ref, store, rank, "", rules, "", boundaries=boundary) for ref in base or []]
+        after = [analysed(ref, store, rank, "", rules, "", boundaries=boundary) for ref in candidate or []]
         pairs = [compare(*both, part) for both in pair(before, after)]
     found = beside(
         read_serving(serving_base),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fusionscope.cli.analysing import analysed
-from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, StoreOpt, emit
+from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, StoreOpt, emit
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,6 +24,7 @@ def suggest(
     rank: RankOpt = 0,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
+    boundary: BoundariesOpt = None,
     json: JsonOpt = False,
 ) -> None:
     """Find chains of small kernels between GEMMs and attention that repeat, ranked by what their end would save.
@@ -37,7 +38,7 @@ def suggest(
 
     if toml and json:
         raise FusionScopeError("Give either --toml or --json: each prints one document.")
-    found = analysed(run, store, rank, forward, rules, "")
+    found = analysed(run, store, rank, forward, rules, "", boundaries=boundary)
     made = find(found, limit)
     if toml:
         sys.stdout.write("\n".join(s.toml for s in made))

@@ -66,3 +66,15 @@ def test_a_boundary_on_the_command_line(run: Any) -> None:
     assert run("ranks", "split", "--boundary", ADHOC).code == 0
     wrong = run("attribute", "split", "--boundary", "mine")
     assert wrong.code == 2 and "rope_kv=rotary_embedding" in wrong.err
+
+
+def test_every_command_that_takes_rules_takes_a_boundary() -> None:
+    """But `comment`, which makes the summary of somebody's runs again, from files alone."""
+    import importlib
+    import inspect
+
+    from fusionscope.cli.main import COMMANDS
+
+    for name, module, function, *_ in COMMANDS:
+        taken = inspect.signature(getattr(importlib.import_module(f"fusionscope.cli.{module}"), function)).parameters
+        assert "rules" not in taken or "boundary" in taken or name == "comment", name
