@@ -46,6 +46,8 @@ class Fused:
     source: str = "guess"
     #: Time of the split kernels of a site alone in a loop, where the fused time was taken the same way.
     isolated_split_ns: float | None = None
+    #: Whether the time of a traced candidate is without its wait for other ranks.
+    net_of_wait: bool = False
 
     def times(self, found: Target, factor: float = 1.0) -> Floats:
         """[sites, R] ns that each site takes once fused, with the gaps in it and what tracing adds to its launches.
@@ -63,7 +65,7 @@ class Fused:
             return made
         time = factor * self.time_ns * self._in_place(found)
         each = np.full((len(found.sites), len(found.duration)), time) + found.gaps(self.launches)
-        return each if self.source == "candidate" else each + found.idle
+        return each if self.source == "candidate" and not self.net_of_wait else each + found.idle
 
     def trust(self) -> str:
         """The class of the input, a key of INPUTS."""

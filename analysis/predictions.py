@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import Comparison
-from fusionscope.analysis.estimate import Estimate, Fused
+from fusionscope.analysis.estimate import Estimate
 from fusionscope.analysis.knockout import Ceiling, ceilings
 from fusionscope.analysis.summary_lines import predicted
 from fusionscope.analysis.verdict import MARGIN
@@ -43,20 +42,6 @@ class Prediction:
         """Whether the measured saving lies in the predicted interval."""
         low, high = self.predicted.interval_ns
         return low <= self.measured_ns <= high
-
-
-def fused_in(candidate: Analysed, boundary: str, subtype: str = "") -> Fused:
-    """The fused kernel as a traced run shows it: median time and launches of a site.
-
-    Raises FusionScopeError where the run has no such site.
-    """
-    sites = [s for s in candidate.attribution.sites.get(boundary, []) if not subtype or s.subtype == subtype]
-    if not sites:
-        what = f"{boundary}:{subtype}" if subtype else boundary
-        raise FusionScopeError(f"Run {candidate.title} has no site of {what}: choose a run in which it is fused.")
-    each = np.stack([candidate.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites])
-    launches = int(np.median([len(s.columns) for s in sites]))
-    return Fused(time_ns=float(np.median(each)), launches=launches, source="candidate")
 
 
 def prediction(found: Comparison, margin: float = MARGIN) -> Prediction | None:

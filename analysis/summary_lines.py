@@ -6,13 +6,15 @@ import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.blocks import Code, Inline, Line, bold, data, joined
+from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.changes import Change
 from fusionscope.analysis.compare import TWO_PROCESSES, Comparison, one_process
 from fusionscope.analysis.differing import machine
-from fusionscope.analysis.estimate import Estimate, Fused, estimate
+from fusionscope.analysis.estimate import Estimate, of_target
 from fusionscope.analysis.names import short
 from fusionscope.analysis.quantities import in_us, pair, percent, saving
 from fusionscope.analysis.serving import Serving, guarded
+from fusionscope.analysis.target import target
 from fusionscope.analysis.verdict import (
     BELOW_MARGIN,
     INCONCLUSIVE,
@@ -44,14 +46,11 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
     """
     if len(found.claims) != 1 or found.incomparable or not found.claims[0][0].candidate_sites:
         return None
-    claim, run, base = found.claims[0][0], found.candidate, found.base
-    sites = [s for s in run.attribution.sites[claim.boundary] if not claim.subtype or s.subtype == claim.subtype]
-    each = np.stack([run.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites])
-    launches = int(np.median([len(s.columns) for s in sites]))
-    fused = Fused(time_ns=float(np.median(each)), launches=launches, source="candidate")
-    return estimate(
-        base.attribution, base.schedule(), claim.boundary, claim.subtype, fused, base.untraced, margin
-    )  # fmt: skip
+    claim, base = found.claims[0][0], found.base
+    wait = base.wait()
+    fused = fused_in(found.candidate, claim.boundary, claim.subtype, net_of_wait=wait is not None)
+    goal = target(base.attribution, base.schedule(), claim.boundary, claim.subtype, base.untraced, wait)
+    return of_target(goal, fused, margin)
 
 
 def verdict_of(found: Comparison, guess: Estimate | None, serving: Serving | None = None) -> Verdict | None:

@@ -10,11 +10,12 @@ from dash.development.base_component import Component
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.baselines import Baselines, baselines
+from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.estimate import Estimate, Fused, of_target
 from fusionscope.analysis.floors import floors, shape_of
 from fusionscope.analysis.knockout import Ceiling
 from fusionscope.analysis.outlook import Outlook, outlook
-from fusionscope.analysis.predictions import batches, fused_in
+from fusionscope.analysis.predictions import batches
 from fusionscope.analysis.target import target
 from fusionscope.analysis.verdict import us
 from fusionscope.dashboard import controls, parts, tables, urls

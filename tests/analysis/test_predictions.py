@@ -12,8 +12,9 @@ from literal_store import TIMES
 from literal_traces import FUSED_RUN, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.compare import compare
-from fusionscope.analysis.predictions import agreement, batches, fused_in, knocked_out, knockouts, pairs, prediction
+from fusionscope.analysis.predictions import agreement, batches, knocked_out, knockouts, pairs, prediction
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from literal_traces import SPLIT, kernels
+from literal_traces import AR, FUSED, FUSED_RUN, SPLIT, Launch, kernels
 
 from fusionscope.analysis.analysed import Analysed, analyse
+from fusionscope.analysis.compare import compare
 from fusionscope.analysis.estimate import Fused, estimate
+from fusionscope.analysis.summary_lines import predicted
 from fusionscope.profiler.importing import import_files
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
@@ -85,3 +87,18 @@ def test_the_other_ranks_forward_of_the_same_program_counts() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_rank_keeps_its_own_forward(rank: int) -> None:
     assert analyse(two_ranks(), rank=rank).forward.rank == rank
+
+
+def test_a_prediction_takes_the_candidates_wait_for_no_part_of_its_kernel() -> None:
+    def ranks(rows: list[Launch], waiting: int) -> Run:
+        # Rank 0 waits in its first meeting; rank 1 came last and takes the transfer alone.
+        meets = next(k for k, row in enumerate(rows) if row[0] in (AR, FUSED))
+        first = [(n, s + (waiting if k > meets else 0), d + (waiting if k == meets else 0))
+                 for k, (n, s, d) in enumerate(rows)]  # type: ignore[misc]  # fmt: skip
+        both = [Trace(kernels=kernels([first] * 3)), Trace(kernels=kernels([rows] * 3)).with_rank(1)]
+        return Run(RunInfo(), merge(both), Path())
+
+    base, candidate = analyse(ranks(SPLIT, 700)), analyse(ranks(FUSED_RUN, 4_000))
+    guess = predicted(compare(base, candidate), 0.005)
+    # Each site goes from 5.1 us to 4 us, whatever either rank waited for the other.
+    assert guess is not None and guess.saving_ns == 2 * 1_100 and guess.wait_ns == 700

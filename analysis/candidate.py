@@ -1,0 +1,27 @@
+"""The fused kernel as a traced candidate shows it, as the input of an estimate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.estimate import Fused
+from fusionscope.profiler.errors import FusionScopeError
+
+
+def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wait: bool = False) -> Fused:
+    """The fused kernel's median time and launches at a site of a traced run.
+
+    `net_of_wait` leaves out what of it waits for other ranks, where the run knows that: for an estimate that knows the
+    wait of the base. Raises FusionScopeError where the run has no such site.
+    """
+    sites = [s for s in candidate.attribution.sites.get(boundary, []) if not subtype or s.subtype == subtype]
+    if not sites:
+        what = f"{boundary}:{subtype}" if subtype else boundary
+        raise FusionScopeError(f"Run {candidate.title} has no site of {what}: choose a run in which it is fused.")
+    wait = candidate.wait() if net_of_wait else None
+    duration = candidate.forward.duration if wait is None else candidate.forward.duration - wait
+    each = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
+    launches = int(np.median([len(s.columns) for s in sites]))
+    time = float(np.median(each))
+    return Fused(time_ns=time, launches=launches, source="candidate", net_of_wait=wait is not None)
