@@ -32,7 +32,8 @@ def _block(block: Block) -> str:
     if isinstance(block, Heading):
         return f"### {inline(block.line)}\n"
     if isinstance(block, Paragraph):
-        return "".join(f"{inline(one)}\n" for one in block.lines)
+        # Two spaces break a line where a comment would and a job's summary or GitLab would not.
+        return "  \n".join(inline(one) for one in block.lines) + "\n"
     if isinstance(block, Table):
         return _table(block)
     if isinstance(block, Listing):

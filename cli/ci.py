@@ -100,6 +100,8 @@ def ci(
     _tell(text, document, outcome, failed, code)
     if json:
         output.write_json({"exit_code": code, "out": str(out), **document})
+    else:
+        print(f"{document['title']}\nWritten to {out}")
     if code:
         raise typer.Exit(code)
 

@@ -90,7 +90,7 @@ def test_ci_leaves_summary_runs_and_number_and_tells_the_job(
     out = tmp_path / "report"
     args = ("ci", "--base", "split", "split16", "--candidate", "worse", "fused16", "--out", out, "--store", store)
     answer = fusionscope(*args, "--pr", "7", "--fail-if", "slower", "--expect", "launches<=4\nar_norm.fused==3")
-    assert answer.code == 1 and answer.out == ""
+    assert answer.code == 1 and answer.out.endswith(f", slower\nWritten to {out}\n")
     lines = answer.err.splitlines()
     assert lines[0].startswith("::error::Gate slower failed for batch 4: measured: Slower, above noise: ")
     assert lines[1:] == ["::error::Expected ar_norm.fused==3 of rank 0, found 2."] * 2
