@@ -312,7 +312,7 @@ def test_one_replay_says_how_to_record_more(run: Any) -> None:
         (("summary", "split", "graph"), "--cuda-graph-trace=node"),
         (("attribute", "split", "--rank", "5"), "it has rank 0: choose one with --rank"),
         (("attribute", "empty"), "no timed kernels at all: record it again"),
-        (("attribute", "split", "--rung", "3"), "--rung 3"),
+        (("attribute", "split", "--rung", "5"), "--rung 5"),
         (("attribute", "traced", "--rung", "1"), "--provenance"),
         (("attribute", "split", "--forward", "nope"), "--forward nope"),
         (("attribute", "split", "--sites", "nope"), "names no kind of boundary: choose ar_norm"),
