@@ -82,7 +82,8 @@ def assemble(found: Found) -> Trace:
 
 def _device_rows(device: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     duration = device["end_ns"] - device["start_ns"]
-    untimed = (duration < 0) | ((device["start_ns"] <= 0) & (device["end_ns"] <= 0))
+    start, end = device["start_ns"], device["end_ns"]
+    untimed = (duration < 0) | (start < 0) | (end < 0) | ((start == 0) & (end == 0))
     if count := int(untimed.sum()):
         first = device[untimed].iloc[0]
         warnings.append(

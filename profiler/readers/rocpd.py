@@ -59,121 +59,122 @@ def _found(database: Database) -> Found:
     return found
 
 
+_GRAPH = ("graph_exec_id", "graph_node_id")
+#: Row ids stand for what they refer to where that is missing. The id that a dispatch shares with the host call is its
+#: event's stack id.
+_DEVICE_SQL = {
+    "process": "IFNULL(process.pid, k.pid)",
+    "device": "IFNULL(agent.absolute_index, k.agent_id)",
+    "stream": "IFNULL(k.stream_id, k.queue_id)",
+    "start_ns": "k.start",
+    "end_ns": 'k."end"',
+    "correlation": "event.stack_id",
+}
+#: Tables that rows refer to, and what is wanted of each.
+_REFERRED = {
+    "process": ("rocpd_info_process", "pid"),
+    "thread": ("rocpd_info_thread", "tid"),
+    "agent": ("rocpd_info_agent", "absolute_index"),
+    "event": ("rocpd_event", "stack_id", "category_id"),
+    "symbol": ("rocpd_info_kernel_symbol",),
+    "text": ("rocpd_string",),
+}
+
+
 class _Set:
-    """The tables of one writing process, with what its row ids stand for."""
+    """The tables of one writing process."""
 
     def __init__(self, database: Database, suffix: str) -> None:
         self._database = database
         self._suffix = suffix
         self.warnings: list[str] = []
-        self.strings = self._map("rocpd_string", "string")
-        self._processes = self._map("rocpd_info_process", "pid")
-        self._threads = self._map("rocpd_info_thread", "tid")
-        agents = self.select("rocpd_info_agent", ("id",), ("guid", "absolute_index", "type", "product_name", "name"))
-        self._agents = agents
-        self._devices = dict(zip(_keys(agents), agents["absolute_index"], strict=True))
-        events = self.select("rocpd_event", ("id",), ("guid", "stack_id", "correlation_id", "category_id"))
-        keys = _keys(events)
-        self._stacks = dict(zip(keys, events["stack_id"], strict=True))
-        self._categories = dict(zip(keys, events["category_id"], strict=True))
+        self._strings = {place: str(text or "") for place, text in self._select("rocpd_string", ("string",))}
+        self._agents = self._select("rocpd_info_agent", ("type", "product_name", "name"))
 
-    def select(self, table: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame:
-        return self._database.select(table + self._suffix, needed, optional)
+    def _select(self, table: str, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        return self._database.connection.execute(f"SELECT * FROM {self._source(table, columns)}").fetchall()
 
-    def _map(self, table: str, column: str) -> dict[tuple[object, object], object]:
-        rows = self.select(table, ("id", column), ("guid",))
-        return dict(zip(_keys(rows), rows[column], strict=True))
-
-    def kernels(self) -> pd.DataFrame:
-        needed = ("start", "end", "kernel_id")
-        optional = ("id", "guid", "pid", "tid", "agent_id", "queue_id", "stream_id", "event_id", "extdata")
-        graph = ("graph_exec_id", "graph_node_id")
-        rows = self.select(_DISPATCH, needed, (*optional, *graph))
-        symbols = self.select("rocpd_info_kernel_symbol", ("id",), ("guid", "kernel_name", "display_name"))
-        keys = _keys(symbols)
-        raw = dict(zip(keys, symbols["kernel_name"].fillna(symbols["display_name"]), strict=True))
-        shown = dict(zip(keys, symbols["display_name"].fillna(symbols["kernel_name"]), strict=True))
-        where = _keys(rows, "kernel_id")
-        names = [str(raw.get(key) or f"kernel {key[1]}") for key in where]
-        if unknown := sum(not raw.get(key) for key in where):
-            self.warnings.append(f"{unknown} of {len(rows)} kernels have no symbol: they carry their number.")
-        device = self._device_columns(rows).assign(kind="kernel", name=names)
-        device["readable"] = [str(shown.get(key) or name) for key, name in zip(where, names, strict=True)]
-        exec_id, node = (_whole(rows[column]) for column in graph)
-        return device.assign(graph=exec_id.where(exec_id > 0, -1), node=node.where(exec_id > 0, -1))
-
-    def copies(self) -> pd.DataFrame:
-        optional = ("id", "guid", "pid", "tid", "name_id", "stream_id", "queue_id", "event_id")
-        agents = ("dst_agent_id", "src_agent_id")
-        rows = self.select("rocpd_memory_copy", ("start", "end"), (*optional, *agents))
-        if not len(rows):
-            return frame(DEVICE, [])
-        gpus = set(self._gpu_keys())
-        to, source = _keys(rows, "dst_agent_id"), _keys(rows, "src_agent_id")
-        picked = [s if s in gpus else t for s, t in zip(source, to, strict=True)]
-        device = self._device_columns(rows.assign(agent_id=[key[1] for key in picked]))
-        names = [str(self.strings.get(key) or "Memcpy") for key in _keys(rows, "name_id")]
-        return device.assign(kind="memcpy", name=names, readable=names, graph=-1, node=-1)
-
-    def _device_columns(self, rows: pd.DataFrame) -> pd.DataFrame:
-        stream = rows["stream_id"].where(rows["stream_id"].notna(), rows["queue_id"])
-        return pd.DataFrame(
-            {
-                "process": self._process(rows),
-                "device": _whole(
-                    pd.Series([self._devices.get(k, k[1]) for k in _keys(rows, "agent_id")], dtype="object")
-                ),
-                "stream": _whole(stream),
-                "start_ns": _whole(rows["start"]),
-                "end_ns": _whole(rows["end"]),
-                "correlation": self._correlation(rows),
-            }
+    def _source(self, table: str, columns: tuple[str, ...]) -> str:
+        """A table with these columns behind its row's `place`; what is absent is NULL, an absent table has no rows."""
+        name = table + self._suffix
+        there = name in self._database.tables
+        present = self._database.columns(name) if there else set()
+        picked = ", ".join(f'"{c}"' if c in present else f'NULL AS "{c}"' for c in columns)
+        return (
+            f'(SELECT rowid AS place, {picked} FROM "{name}")' if there else f"(SELECT NULL AS place, {picked} WHERE 0)"
         )
 
-    def _process(self, rows: pd.DataFrame) -> pd.Series:
-        return _whole(pd.Series([self._processes.get(k, k[1]) for k in _keys(rows, "pid")], dtype="object"))
+    def _rows(self, table: str, own: tuple[str, ...], wanted: dict[str, str], joins: dict[str, str]) -> pd.DataFrame:
+        """Whole numbers of a table, `wanted` by name as SQL over `k` (its columns `own`) and the joined tables.
 
-    def _correlation(self, rows: pd.DataFrame) -> pd.Series:
-        """The id that a dispatch shares with the host call: the event's stack id."""
-        return _whole(pd.Series([self._stacks.get(k) for k in _keys(rows, "event_id")], dtype="object"))
+        `joins` says with which SQL each table of _REFERRED is referred to. Row ids repeat between the processes of a
+        merged file, so the writer's guid must be the same. NULL is -1: every row stays, whatever it refers to.
+        """
+        name = table + self._suffix
+        if name not in self._database.tables:
+            return pd.DataFrame({column: pd.Series(dtype="int64") for column in wanted})
+        if lacking := [c for c in ("start", "end") if c not in self._database.columns(name)]:
+            raise UnreadableTrace(f"{self._database.path}: table {name} has no column {', '.join(lacking)}; {ADVICE}.")
+        sql = f"FROM {self._source(table, ('guid', *own))} k"
+        for alias, key in joins.items():
+            other, *columns = _REFERRED[alias.rstrip("0123456789")]
+            source = self._source(other, ("id", "guid", *columns))
+            sql += f" LEFT JOIN {source} {alias} ON {alias}.id = {key}"
+            sql += f" AND ({alias}.guid IS NULL OR k.guid IS NULL OR {alias}.guid = k.guid)"
+        count = int(self._database.connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0])
+        picked = ", ".join(f"IFNULL({text}, -1)" for text in wanted.values())
+        found = self._database.fetch(f"SELECT {picked} {sql}", len(wanted), count)
+        return pd.DataFrame(dict(zip(wanted, found, strict=True)))
+
+    def kernels(self) -> pd.DataFrame:
+        own = ("start", "end", "kernel_id", "pid", "agent_id", "queue_id", "stream_id", "event_id", *_GRAPH)
+        wanted = {**_DEVICE_SQL, "kernel": "k.kernel_id", "symbol": "symbol.place"}
+        wanted |= {"graph": f"k.{_GRAPH[0]}", "node": f"k.{_GRAPH[1]}"}
+        joins = {"process": "k.pid", "agent": "k.agent_id", "event": "k.event_id", "symbol": "k.kernel_id"}
+        rows = self._rows(_DISPATCH, own, wanted, joins)
+        symbols = {
+            place: (str(raw or shown or ""), str(shown or raw or ""))
+            for place, raw, shown in self._select("rocpd_info_kernel_symbol", ("kernel_name", "display_name"))
+        }
+        # A kernel without a symbol carries its number; the others are named by their symbol.
+        keys = rows["symbol"].where(rows["symbol"] >= 0, -2 - rows["kernel"])
+        unnamed = {key: (f"kernel {-2 - key}",) * 2 for key in keys.unique() if not symbols.get(key, ("",))[0]}
+        for column, turn in (("name", 0), ("readable", 1)):
+            rows[column] = keys.map({key: {**symbols, **unnamed}[key][turn] for key in keys.unique()}).astype("object")
+        if count := int(keys.isin(list(unnamed)).sum()):
+            self.warnings.append(f"{count} of {len(rows)} kernels have no symbol: they carry their number.")
+        rows["node"] = rows["node"].where(rows["graph"] > 0, -1)
+        rows["graph"] = rows["graph"].where(rows["graph"] > 0, -1)
+        return rows.drop(columns=["kernel", "symbol"]).assign(kind="kernel")
+
+    def copies(self) -> pd.DataFrame:
+        own = ("start", "end", "pid", "name_id", "dst_agent_id", "src_agent_id", "queue_id", "stream_id", "event_id")
+        gpu = "(SELECT type FROM {} WHERE place = agent2.place) = 'GPU'".format(
+            self._source("rocpd_info_agent", ("type",))
+        )
+        device = f"CASE WHEN {gpu} THEN agent2.absolute_index ELSE IFNULL(agent1.absolute_index, k.dst_agent_id) END"
+        wanted = {**_DEVICE_SQL, "device": device, "text": "text.place"}
+        joins = {"process": "k.pid", "agent1": "k.dst_agent_id", "agent2": "k.src_agent_id", "event": "k.event_id"}
+        rows = self._rows("rocpd_memory_copy", own, wanted, {**joins, "text": "k.name_id"})
+        names = rows["text"].map(self._strings).fillna("Memcpy").astype("object")
+        copies = rows.drop(columns="text").assign(kind="memcpy", name=names, readable=names)
+        return copies.assign(graph=-1, node=-1)
 
     def regions(self) -> pd.DataFrame:
         """Host calls and ranges with the category of each."""
-        rows = self.select("rocpd_region", ("start", "end"), ("id", "guid", "pid", "tid", "name_id", "event_id"))
-        threads = [self._threads.get(key, key[1]) for key in _keys(rows, "tid")]
-        events = _keys(rows, "event_id")
-        categories = [(guid, self._categories.get((guid, event))) for guid, event in events]
-        return pd.DataFrame(
-            {
-                "process": self._process(rows),
-                "thread": _whole(pd.Series(threads, dtype="object")),
-                "name": [str(self.strings.get(key) or "") for key in _keys(rows, "name_id")],
-                "start_ns": _whole(rows["start"]),
-                "end_ns": _whole(rows["end"]),
-                "correlation": self._correlation(rows),
-                "category": [str(self.strings.get(key) or "") for key in categories],
-            }
-        )
-
-    def _gpu_keys(self) -> list[tuple[Any, Any]]:
-        return [key for key, kind in zip(_keys(self._agents), self._agents["type"], strict=True) if kind == "GPU"]
+        own = ("start", "end", "pid", "tid", "name_id", "event_id")
+        wanted = {column: _DEVICE_SQL[column] for column in ("process", "start_ns", "end_ns", "correlation")}
+        wanted |= {"thread": "IFNULL(thread.tid, k.tid)", "text": "text1.place", "category": "text2.place"}
+        joins = {"process": "k.pid", "thread": "k.tid", "event": "k.event_id", "text1": "k.name_id"}
+        rows = self._rows("rocpd_region", own, wanted, {**joins, "text2": "event.category_id"})
+        texts = {column: rows[column].map(self._strings).fillna("").astype("object") for column in ("text", "category")}
+        return rows.assign(name=texts["text"], category=texts["category"]).drop(columns="text")
 
     def gpus(self) -> list[str]:
-        rows = self._agents[self._agents["type"] == "GPU"]
-        names = rows["product_name"].where(rows["product_name"].notna() & (rows["product_name"] != ""), rows["name"])
-        return [str(name) for name in names.dropna() if name]
+        return [str(product or name) for _, kind, product, name in self._agents if kind == "GPU" and (product or name)]
 
 
 def _host(parts: list[_Set]) -> tuple[pd.DataFrame, pd.DataFrame]:
     regions = pd.concat([part.regions() for part in parts], ignore_index=True)
     marker = regions["category"].astype(str).str.contains("MARKER")
     return regions.loc[~marker, list(CALLS)], regions.loc[marker, list(RANGES)]
-
-
-def _keys(rows: pd.DataFrame, column: str = "id") -> list[tuple[Any, Any]]:
-    """Row ids repeat between the processes of a merged file: (guid, id) is one row."""
-    return list(zip(rows["guid"], rows[column], strict=True))
-
-
-def _whole(column: pd.Series) -> pd.Series:
-    return column.fillna(-1).astype("int64").reset_index(drop=True)

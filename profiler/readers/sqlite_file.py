@@ -92,14 +92,21 @@ class Database:
         absent = np.full(count, missing, dtype=np.int64)
         if not there:
             return dict.fromkeys(quoted, absent)
-        found = np.empty((len(there), count), dtype=np.int64)
         picked = ", ".join(f"IFNULL({quoted[column]}, {missing})" for column in there)
-        rows, at = self.connection.execute(f'SELECT {picked} FROM "{name}"'), 0
+        found = self.fetch(f'SELECT {picked} FROM "{name}"', len(there), count)
+        return {column: found[there.index(column)] if quoted[column] else absent for column in quoted}
+
+    def fetch(self, sql: str, columns: int, count: int) -> NDArray[np.int64]:
+        """[columns, count] whole numbers of a query with `count` rows; raises ValueError where it has others."""
+        found = np.empty((columns, count), dtype=np.int64)
+        rows, at = self.connection.execute(sql), 0
         # Some at a time: as Python's objects all rows would take ten times the memory.
         while chunk := rows.fetchmany(_ROWS):
             found[:, at : at + len(chunk)] = np.array(chunk, dtype=np.int64).T
             at += len(chunk)
-        return {column: found[there.index(column)] if quoted[column] else absent for column in quoted}
+        if at != count:
+            raise ValueError(f"{at} rows where {count} belong")
+        return found
 
     def _columns(self, name: str, needed: tuple[str, ...], optional: tuple[str, ...]) -> list[str]:
         """Each column as SQL, "" where it is absent."""
