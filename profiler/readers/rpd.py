@@ -39,22 +39,24 @@ def read(path: str | Path) -> Trace:
 
 def _found(database: Database) -> Found:
     strings = database.select("rocpd_string", ("id", "string"))
-    texts = {key: str(text) for key, text in strings.itertuples(index=False) if text is not None}
-    api = database.select("rocpd_api", ("id", "pid", "tid", "start", "end", "apiName_id"), ("args_id",))
-    links = database.select("rocpd_api_ops", ("api_id", "op_id"))
+    texts = {int(key): str(text) for key, text in strings.itertuples(index=False) if text is not None}
+    numbers = database.numbers
+    api = pd.DataFrame(numbers("rocpd_api", ("id", "pid", "tid", "start", "end", "apiName_id"), ("args_id",)))
+    links = pd.DataFrame(numbers("rocpd_api_ops", ("api_id", "op_id")))
     found = Found(database.path, frame(DEVICE, []), machine={"profiler": "RPD"}, advice=ADVICE)
-    ops = database.select("rocpd_op", ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id"))
+    of_operation = ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
+    ops = pd.DataFrame(numbers("rocpd_op", of_operation))
     if len(ops):
         found.device = _device(ops, links, api, texts)
     name = api["apiName_id"].map(texts).fillna("").astype("object")
     host = pd.DataFrame(
         {
-            "process": _whole(api["pid"]),
-            "thread": _whole(api["tid"]),
+            "process": api["pid"],
+            "thread": api["tid"],
             "name": name,
-            "start_ns": _whole(api["start"]),
-            "end_ns": _whole(api["end"]),
-            "correlation": _whole(api["id"]),
+            "start_ns": api["start"],
+            "end_ns": api["end"],
+            "correlation": api["id"],
         }
     )
     marks = name == _RANGE
@@ -67,27 +69,25 @@ def _found(database: Database) -> Found:
     return found
 
 
-def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: dict[object, str]) -> pd.DataFrame:
+def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: dict[int, str]) -> pd.DataFrame:
     """Launches are "KernelExecution" (eager) and "Task" (inside a graph); the host call's row id joins them."""
-    call: pd.Series = ops["id"].map(dict(links[["op_id", "api_id"]].itertuples(index=False)))
-    process: pd.Series = call.map(dict(api[["id", "pid"]].itertuples(index=False)))
-    processes = api["pid"].dropna().unique()
+    by_op = links.drop_duplicates("op_id").set_index("op_id")["api_id"]
+    # Through -1, not NaN: a float would lose the low bits of an id.
+    call = by_op.reindex(ops["id"], fill_value=-1).set_axis(ops.index)
+    process = api.drop_duplicates("id").set_index("id")["pid"].reindex(call, fill_value=-1).set_axis(ops.index)
+    processes = api["pid"].unique()
     alone = int(processes[0]) if len(processes) == 1 else -1
     kind = ops["opType_id"].map(texts).fillna("").astype("object")
     described = ops["description_id"].map(texts).fillna("").astype("object")
     return pd.DataFrame(
         {
-            "process": process.fillna(alone).astype("int64"),
-            "device": _whole(ops["gpuId"]),
-            "stream": _whole(ops["queueId"]),
+            "process": process.where(process >= 0, alone),
+            "device": ops["gpuId"],
+            "stream": ops["queueId"],
             "kind": kind.map(lambda text: "memcpy" if "Copy" in text else "memset" if "Fill" in text else "kernel"),
             "name": described.where(described != "", kind),
-            "start_ns": _whole(ops["start"]),
-            "end_ns": _whole(ops["end"]),
-            "correlation": call.fillna(-1).astype("int64"),
+            "start_ns": ops["start"],
+            "end_ns": ops["end"],
+            "correlation": call,
         }
     )
-
-
-def _whole(column: pd.Series) -> pd.Series:
-    return column.fillna(-1).astype("int64")
