@@ -20,7 +20,7 @@ from fusionscope.analysis.ruleset import Source
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
-from fusionscope.profiler.store import TAG, Listed, Run, Store, UnknownRun, example_runs
+from fusionscope.profiler.store import RUN_ID, TAG, Listed, Run, Store, UnknownRun, example_runs
 
 T = TypeVar("T")
 
@@ -50,61 +50,63 @@ class Library:
         """What is known of every readable run, in the order of `list`; each answers to the id of its folder."""
         return [msgspec.structs.replace(item.info, id=item.id) for item in self.list() if item.info is not None]
 
-    def find(self, ref: str) -> Listed:
-        """The run with this id, the only one with this name, or the newest with the tag of `tag:NAME`.
+    def find(self, ref: str) -> Path:
+        """The folder of the run with this id, with this name alone, or the newest with the tag of `tag:NAME`.
 
-        A path is none of these, so no text leaves the store. Raises UnknownRun.
+        The folder's name is the run's id. A path is none of these, so no text leaves the store. Raises UnknownRun.
         """
-        listed = self.store.list()
+        if RUN_ID.fullmatch(ref) or ref in example_runs():
+            try:
+                return self.store.find(ref)
+            except UnknownRun:
+                raise _unknown(ref) from None
+        listed = [item for item in self.store.list() if item.info is not None]
         if ref.startswith(TAG):
-            tagged = [item for item in listed if item.info is not None and ref.removeprefix(TAG) in item.info.tags]
+            tagged = [item for item in listed if item.info and ref.removeprefix(TAG) in item.info.tags]
             found = sorted(tagged, key=lambda item: (item.info.created if item.info else "", item.id))[-1:]
         else:
-            found = [item for item in listed if item.id == ref] or [
-                item for item in listed if item.info is not None and item.info.name == ref
-            ]
+            found = [item for item in listed if item.info and item.info.name == ref]
         if len(found) != 1:
-            many = f"names {len(found)} runs" if found else "is no run of this store"
-            raise UnknownRun(f"{ref!r} {many}: choose one on the page of all runs.")
-        return found[0]
+            raise _unknown(ref, len(found))
+        return found[0].path
 
     def id_of(self, ref: str) -> str:
         """The id of the run that `ref` names; `ref` itself where it names none, for the page to say so."""
         try:
-            return self.find(ref).id
+            return self.find(ref).name
         except UnknownRun:
             return ref
 
     def tag(self, refs: Iterable[str], name: str, remove: bool) -> None:
         """Add a tag to runs of the store, or remove it. Raises FusionScopeError, also for a shipped example."""
         for ref in refs:
-            self.store.tag(self.find(ref).id, [name], remove)
+            self.store.tag(self.find(ref).name, [name], remove)
 
     def run(self, ref: str) -> Run:
         """A run with its tables. Raises UnknownRun or BrokenRun."""
         found = self.find(ref)
 
         def load() -> Run:
-            run = self.store.load(found.id)
-            return replace(run, info=msgspec.structs.replace(run.info, id=found.id))
+            run = self.store.load(found.name)
+            return replace(run, info=msgspec.structs.replace(run.info, id=found.name))
 
-        return self._remember(("run", found.id), [found.path], load)
+        return self._remember(("run", found.name), [found], load)
 
     def analysed(self, ref: str, rank: int = 0, forward: str = "") -> Analysed:
         """One forward of one rank, attributed. Raises FusionScopeError."""
         found = self.find(ref)
-        key = ("analysed", found.id, rank, forward)
+        key = ("analysed", found.name, rank, forward)
         return self._remember(
-            key, [found.path], lambda: analyse(self.run(ref), rank=rank, forward=forward or None, rules=self.rules)
+            key, [found], lambda: analyse(self.run(found.name), rank=rank, forward=forward or None, rules=self.rules)
         )
 
     def comparison(self, base: str, candidate: str, margin: float = MARGIN, rank: int = 0) -> Comparison:
         """Two runs beside each other. Raises FusionScopeError."""
         sides = [self.find(ref) for ref in (base, candidate)]
-        key = ("comparison", *(side.id for side in sides), margin, rank)
+        key = ("comparison", *(side.name for side in sides), margin, rank)
         return self._remember(
             key,
-            [side.path for side in sides],
+            sides,
             lambda: compare(self.analysed(base, rank), self.analysed(candidate, rank), margin),
         )
 
@@ -133,7 +135,7 @@ class Library:
             except FusionScopeError:
                 return None
 
-        paths = [self.find(ref).path for ref in (base, candidate)]
+        paths = [self.find(ref) for ref in (base, candidate)]
         return self._remember(("prediction", base, candidate), paths, predict)
 
     def _remember(self, key: tuple[Hashable, ...], folders: builtins.list[Path], make: Callable[[], T]) -> T:
@@ -148,6 +150,11 @@ class Library:
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return made
+
+
+def _unknown(ref: str, many: int = 0) -> UnknownRun:
+    what = f"names {many} runs" if many else "is no run of this store"
+    return UnknownRun(f"{ref!r} {what}: choose one on the page of all runs.")
 
 
 def _stamp(folder: Path) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def test_no_text_of_a_url_leaves_the_store(library: Library, ref: str) -> None:
 
 
 def test_a_path_to_a_real_run_is_no_id(library: Library, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = library.find("split").path
+    folder = library.find("split")
     monkeypatch.chdir(folder.parent)
     for ref in (str(folder), f"./{folder.name}"):
         with pytest.raises(UnknownRun):

@@ -98,7 +98,7 @@ def test_runs_of_different_work_are_refused_by_field_and_compared_only_on_demand
 
 
 def test_several_candidates_share_the_totals_and_one_has_the_details(library: Library) -> None:
-    ids = [library.find(name).id for name in ("split", "fused", "traced")]
+    ids = [library.find(name).name for name in ("split", "fused", "traced")]
     shown = page(library, f"/compare?base={ids[0]}&candidate={ids[1]}&candidate={ids[2]}&show={ids[2]}")
     assert "fused: difference" in shown and "traced: difference" in shown
     assert "Did not fire: both runs launch the same kernels in the same order." in shown
