@@ -23,6 +23,11 @@ class ProcessGroup(Group):
         self.size = dist.get_world_size(group)
         self.kind = str(dist.get_backend(group))
 
+    @property
+    def process_group(self) -> Any:
+        """torch's process group."""
+        return dist.group.WORLD if self._group is None else self._group
+
     def all_reduce(self, x: Any) -> Any:
         if self.size > 1:
             dist.all_reduce(x, group=self._group)

@@ -21,7 +21,15 @@ from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
-from fusionscope.fusion_runtime.quant import FP8_MAX, FP8_STATIC_TENSOR, Activation, InputQuant, QuantisedActivation
+from fusionscope.fusion_runtime.quant import (
+    FP8_MAX,
+    FP8_STATIC_TENSOR,
+    FP8_TOKEN_GROUP_128,
+    Activation,
+    InputQuant,
+    QuantisedActivation,
+    fp8_groups,
+)
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
@@ -72,6 +80,15 @@ def no_compiler() -> str | None:
     return "no C++ compiler found: install g++ or clang++, or name one in CXX"
 
 
+def add_rmsnorm_fp8_groups(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, bias: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """add_rmsnorm whose normed value is divided into FP8 by a scale for each token and 128 columns."""
+    y, r = add_rmsnorm(x, residual, weight, eps, bias)
+    data, scale = fp8_groups(y)
+    return data, scale, r
+
+
 class _Compiled:
     """A function compiled once for every signature: shapes, strides, dtypes and numbers.
 
@@ -104,6 +121,7 @@ class InductorPath(Path):
         self._finalize = self._compiled(finalize)
         self._add_rmsnorm = self._compiled(add_rmsnorm)
         self._add_rmsnorm_fp8 = self._compiled(add_rmsnorm_fp8)
+        self._add_rmsnorm_fp8_groups = self._compiled(add_rmsnorm_fp8_groups)
 
     @staticmethod
     def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,8 +135,8 @@ class InductorPath(Path):
     def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
         if boundary not in ("ar_norm", "moe_finalize", "mhc_post"):
             return Decline(Gate.NOT_COVERED, f"there is no compiled {boundary}")
-        if shape.quant not in (None, FP8_STATIC_TENSOR):
-            return Decline(Gate.QUANT_UNSUPPORTED, f"only {FP8_STATIC_TENSOR} is compiled, not {shape.quant}")
+        if shape.quant not in (None, FP8_STATIC_TENSOR, FP8_TOKEN_GROUP_128):
+            return Decline(Gate.QUANT_UNSUPPORTED, f"FP8 formats alone are compiled, not {shape.quant}")
         return None
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
@@ -141,6 +159,10 @@ class InductorPath(Path):
         if quant is None:
             normed, total = self._add_rmsnorm(*operands)
             return normed, total
-        data, total = self._add_rmsnorm_fp8(*operands, quant.scale)
+        if quant.key == FP8_STATIC_TENSOR:
+            scale = quant.scale
+            data, total = self._add_rmsnorm_fp8(*operands, scale)
+        else:
+            data, scale, total = self._add_rmsnorm_fp8_groups(*operands)
         shape = (int(full.shape[0]), int(full.shape[1]))
-        return QuantisedActivation(quant.key, data, quant.scale, shape, full.dtype), total
+        return QuantisedActivation(quant.key, data, scale, shape, full.dtype), total

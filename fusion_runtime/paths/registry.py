@@ -41,7 +41,25 @@ def _triton() -> Path:
     return path
 
 
-_BUILT_IN: dict[str, Loader] = {"split": _split, "inductor": _inductor, "triton": _triton}
+def _flashinfer() -> Path:
+    from fusionscope.fusion_runtime.paths.flashinfer import FlashinferPath
+
+    return FlashinferPath()
+
+
+def _aiter() -> Path:
+    from fusionscope.fusion_runtime.paths.aiter import AiterPath
+
+    return AiterPath()
+
+
+_BUILT_IN: dict[str, Loader] = {
+    "split": _split,
+    "inductor": _inductor,
+    "triton": _triton,
+    "flashinfer": _flashinfer,
+    "aiter": _aiter,
+}
 _loaders = dict(_BUILT_IN)
 _loaded: dict[str, Path] = {}
 

@@ -192,12 +192,12 @@ def _group_for(paths: Mapping[str, str]) -> Any:
     from fusionscope.fusion_runtime.errors import NoSymmetricMemory
 
     wanted = set(paths.values())
-    if not wanted & {"triton", "auto"}:
+    if not wanted & {"triton", "flashinfer", "auto"}:
         return ProcessGroup()
     try:
         return SymmetricGroup()
     except NoSymmetricMemory:
-        if "triton" in wanted:
+        if "auto" not in wanted:
             raise
         return ProcessGroup()
 

@@ -1,0 +1,450 @@
+"""The flashinfer and aiter paths against fake libraries: gates, arguments by version, and who writes over what.
+
+The fakes take what the real operations take: flashinfer-python 0.6.13 and 0.7.4, amd-aiter 0.1.7.post2.dev18 and
+ROCm/aiter's main. No GPU: the fakes compute with torch.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
+from fusionscope.fusion_runtime.comm.single import SingleGroup
+from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
+from fusionscope.fusion_runtime.gates import Gate
+from fusionscope.fusion_runtime.norms import Norm, apply
+from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
+from fusionscope.fusion_runtime.paths import aiter as aiter_path
+from fusionscope.fusion_runtime.paths import flashinfer as flashinfer_path
+from fusionscope.fusion_runtime.paths.base import SiteShape
+from fusionscope.fusion_runtime.quant import (
+    FP8_STATIC_TENSOR,
+    FP8_TOKEN_GROUP_128,
+    InputQuant,
+    quantise,
+)
+
+BF16, T, H = torch.bfloat16, 3, 32
+GPU = torch.device("cuda")
+SHAPE = SiteShape(T, H, BF16, GPU, gamma_dtype=BF16, eps=1e-5)
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+
+
+class Peers(SymmetricGroup):
+    """Two ranks whose other one always has the same part."""
+
+    kind, rank = "nccl", 0
+
+    def __init__(self, size=2):
+        self.size, self.device = size, GPU
+
+    process_group = None
+
+    def all_reduce(self, x):
+        return x * self.size
+
+
+class OverGloo(ProcessGroup):
+    kind, rank = "gloo", 0
+
+    def __init__(self, size=2):
+        self.size = size
+
+
+def library(monkeypatch, **modules):
+    """Puts modules of these contents in place; "." in names is "__"."""
+    made = {}
+    for name, contents in modules.items():
+        dotted = name.replace("__", ".")
+        module = ModuleType(dotted)
+        module.__spec__ = importlib.machinery.ModuleSpec(dotted, None, is_package=True)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, dotted, module)
+        made[dotted] = module
+    return made
+
+
+# --- FlashInfer -------------------------------------------------------------------------------------------------
+
+
+def norms_of_one_rank():
+    def write(x, residual, weight, eps, bias):
+        total = x.float() + residual.float()
+        residual.copy_(total)
+        return apply(Norm(weight, eps, bias), total)
+
+    def fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
+        input.copy_(write(input, residual, weight, eps, 0.0))
+
+    def gemma_fused_add_rmsnorm(input, residual, weight, eps=1e-6, enable_pdl=None):
+        input.copy_(write(input, residual, weight, eps, 1.0))
+
+    def rmsnorm(input, weight, eps=1e-6, out=None, enable_pdl=None):
+        return apply(Norm(weight, eps), input)
+
+    def fused_add_rmsnorm_quant(out, input, residual, weight, scale, eps=1e-6, enable_pdl=None):
+        y = write(input, residual, weight, eps, 0.0).to(input.dtype)
+        out.copy_((y.float() / scale).clamp(-448, 448).to(out.dtype))
+
+    return dict(locals())
+
+
+class Patterns:
+    kARResidualRMSNorm = 1
+    kARResidualRMSNormFP8Quant = 2
+    kMoEFinalizeARResidualRMSNorm = 7
+
+
+def fused(seen, input, workspace, pattern, residual_in, residual_out, norm_out, rms_gamma, rms_eps, weight_bias=0.0,
+          quant_out=None, scale_factor=None, expanded_idx_to_permuted_idx=None, expert_scale_factor=None,
+          shared_expert_output=None, **rest):  # fmt: skip
+    """What the operation does, for peers that all have the same part."""
+    seen.append({"pattern": pattern, "workspace": workspace, "weight_bias": weight_bias, **rest})
+    x = input
+    if pattern == 7:
+        parts = FinalizeOperands(
+            input, expanded_idx_to_permuted_idx, expert_scale_factor.float(), 1.0, shared_expert_output
+        )
+        x = moe_finalize.partial(parts)
+    norm = Norm(rms_gamma, rms_eps, weight_bias)
+    y, total = ar_norm.reference([x] * workspace["world_size"], residual_in, norm)
+    norm_out.copy_(y)
+    residual_out.copy_(total)
+    if quant_out is not None:
+        quant_out.copy_(quantise(y, InputQuant(FP8_STATIC_TENSOR, scale_factor)).data)
+
+
+def fusions_0_6_13(seen):
+    def create_allreduce_fusion_workspace(backend="auto", world_size=None, rank=None, max_token_num=None,
+                                          hidden_dim=None, dtype=None, gpus_per_node=None, comm_backend=None,
+                                          force_oneshot_support=False, group=None):  # fmt: skip
+        return dict(locals())
+
+    def allreduce_fusion(input, workspace, pattern, launch_with_pdl=False, trigger_completion_at_end=True, output=None,
+                         residual_out=None, norm_out=None, quant_out=None, scale_out=None, residual_in=None,
+                         rms_gamma=None, rms_eps=1e-6, scale_factor=None, layout_code=None, use_oneshot=None,
+                         fp32_acc=False, expanded_idx_to_permuted_idx=None, expert_scale_factor=None,
+                         shared_expert_output=None, block_quant_group_size=None, weight_bias=0.0):  # fmt: skip
+        fused(**{"seen": seen, **locals()})
+
+    return {**locals(), "AllReduceFusionPattern": Patterns}
+
+
+def fusions_0_7_4(seen):
+    def create_allreduce_fusion_workspace(backend="auto", world_size=None, rank=None, max_token_num=None,
+                                          hidden_dim=None, dtype=None, gpus_per_node=None, comm_backend=None,
+                                          force_oneshot_support=False, group=None, *, top_k=None, rms_eps=None,
+                                          weight_bias=None, routed_scaling_factor=None, config=None):  # fmt: skip
+        assert top_k is rms_eps is weight_bias is None, "another backend's arguments raise"
+        return dict(locals())
+
+    def allreduce_fusion(input, workspace, pattern, launch_with_pdl=False, trigger_completion_at_end=True, output=None,
+                         residual_out=None, norm_out=None, quant_out=None, scale_out=None, residual_in=None,
+                         rms_gamma=None, rms_eps=1e-6, scale_factor=None, layout_code=None, use_oneshot=None,
+                         fp32_acc=False, expanded_idx_to_permuted_idx=None, expert_scale_factor=None,
+                         shared_expert_output=None, block_quant_group_size=None, weight_bias=0.0, *,
+                         moe_finalize_backend="trtllm"):  # fmt: skip
+        fused(**{"seen": seen, **{k: v for k, v in locals().items() if k != "moe_finalize_backend"}})
+
+    return {**locals(), "AllReduceFusionPattern": Patterns}
+
+
+def fusions_0_6_8(seen):
+    def create_allreduce_fusion_workspace(backend="auto", world_size=None, rank=None, max_token_num=None,
+                                          hidden_dim=None, dtype=None):  # fmt: skip
+        return dict(locals())
+
+    def allreduce_fusion(input, workspace, pattern, launch_with_pdl=False, residual_out=None, norm_out=None,
+                         residual_in=None, rms_gamma=None, rms_eps=1e-6):  # fmt: skip
+        raise AssertionError("a version that cannot add Gemma's 1 is not called")
+
+    return {**locals(), "AllReduceFusionPattern": Patterns}
+
+
+def mhc_of_flashinfer():
+    def mhc_post_(x, residual, post_layer_mix, comb_res_mix):
+        return mhc_post.reference([x], residual, post_layer_mix, comb_res_mix)
+
+    return {"mhc_post": mhc_post_}
+
+
+@pytest.fixture(params=[fusions_0_6_13, fusions_0_7_4])
+def flashinfer(request, monkeypatch):
+    seen = []
+    library(
+        monkeypatch,
+        flashinfer={},
+        flashinfer__comm=request.param(seen),
+        flashinfer__norm=norms_of_one_rank(),
+        flashinfer__mhc=mhc_of_flashinfer(),
+    )
+    return seen
+
+
+def tensors(dtype=BF16):
+    return torch.randn(T, H).to(dtype), torch.randn(T, H).to(dtype), torch.randn(H).to(dtype)
+
+
+def test_flashinfer_is_missing_or_has_no_gpu(monkeypatch, flashinfer):
+    path = flashinfer_path.FlashinferPath()
+    assert path.unavailable(SingleGroup(), "cuda") is None
+    assert path.unavailable(SingleGroup(), "cpu").gate is Gate.NO_DEVICE
+    monkeypatch.setattr(flashinfer_path.probing, "has_library", lambda name: False)
+    assert path.unavailable(SingleGroup(), "cuda").gate is Gate.LIBRARY_MISSING
+
+
+FLASHINFER_GATES = [
+    ("ar_norm", SHAPE, Peers(), None),
+    ("ar_norm", SHAPE, SingleGroup(), None),
+    ("mhc_post", SHAPE, Peers(), None),
+    ("moe_finalize", replace(SHAPE, ends="norm", top_k=2), Peers(), None),
+    ("moe_finalize", replace(SHAPE, ends="mhc", top_k=2), Peers(), Gate.NOT_COVERED),
+    ("moe_finalize", replace(SHAPE, ends="norm"), Peers(), Gate.TOP_K),
+    ("moe_finalize", replace(SHAPE, ends="norm", top_k=2, tokens=129), Peers(), Gate.TOKENS_OVER_CAP),
+    ("moe_finalize", replace(SHAPE, ends="norm", top_k=2), SingleGroup(), Gate.ONE_RANK),
+    ("add_norm", SHAPE, Peers(), Gate.NOT_COVERED),
+    ("ar_norm", replace(SHAPE, tokens=0), Peers(), Gate.NO_TOKENS),
+    ("ar_norm", replace(SHAPE, dtype=torch.float32), Peers(), Gate.DTYPE),
+    ("mhc_post", replace(SHAPE, dtype=torch.float16), Peers(), Gate.DTYPE),
+    ("ar_norm", replace(SHAPE, hidden=36), Peers(), Gate.ALIGNMENT),
+    ("ar_norm", replace(SHAPE, gamma_dtype=torch.float32), Peers(), Gate.GAMMA_DTYPE),
+    ("ar_norm", SHAPE, Peers(6), Gate.WORLD_SIZE),
+    ("ar_norm", SHAPE, Peers(16), Gate.WORLD_SIZE),
+    ("ar_norm", SHAPE, OverGloo(), Gate.PEER_MEMORY),
+    ("ar_norm", replace(SHAPE, residual=False), Peers(), Gate.NO_RESIDUAL),
+    ("ar_norm", replace(SHAPE, residual=False), SingleGroup(), None),
+    ("ar_norm", replace(SHAPE, contiguous=False), Peers(), Gate.NOT_CONTIGUOUS),
+    ("ar_norm", replace(SHAPE, tokens=2048, hidden=16384), Peers(), None),
+    ("ar_norm", replace(SHAPE, tokens=2049, hidden=4096), Peers(), Gate.TOKENS_OVER_CAP),
+    ("ar_norm", replace(SHAPE, tokens=256, hidden=4096), Peers(4), None),
+    ("ar_norm", replace(SHAPE, tokens=257, hidden=4096), Peers(4), Gate.BYTES_OVER_CAP),
+    ("ar_norm", replace(SHAPE, tokens=64, hidden=4096), Peers(8), None),
+    ("ar_norm", replace(SHAPE, tokens=65, hidden=4096), Peers(8), Gate.BYTES_OVER_CAP),
+    ("ar_norm", replace(SHAPE, quant=FP8_STATIC_TENSOR), Peers(), None),
+    ("ar_norm", replace(SHAPE, quant=FP8_TOKEN_GROUP_128), Peers(), Gate.QUANT_UNSUPPORTED),
+    ("ar_norm", replace(SHAPE, quant=FP8_STATIC_TENSOR), SingleGroup(), None),
+    ("ar_norm", replace(SHAPE, quant=FP8_TOKEN_GROUP_128), SingleGroup(), Gate.QUANT_UNSUPPORTED),
+]
+
+
+@pytest.mark.parametrize(("boundary", "shape", "group", "gate"), FLASHINFER_GATES)
+def test_gates_of_flashinfer(flashinfer, boundary, shape, group, gate):
+    decline = flashinfer_path.FlashinferPath().declines(boundary, shape=shape, group=group)
+    assert (decline and decline.gate) == gate
+
+
+def test_another_gpu_or_version_of_flashinfer(monkeypatch):
+    path = flashinfer_path.FlashinferPath()
+    library(monkeypatch, flashinfer={}, flashinfer__comm=fusions_0_6_8([]), flashinfer__norm={})
+    monkeypatch.setitem(sys.modules, "flashinfer.mhc", None)
+    ask = lambda boundary, group: path.declines(boundary, shape=SHAPE, group=group).gate  # noqa: E731
+    assert ask("ar_norm", Peers()) is Gate.LIBRARY_SIGNATURE
+    assert ask("ar_norm", SingleGroup()) is Gate.OP_MISSING
+    assert ask("mhc_post", Peers()) is Gate.OP_MISSING
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (12, 0))
+    assert ask("ar_norm", Peers()) is Gate.ARCH_UNSUPPORTED
+
+
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+@pytest.mark.parametrize("group", [SingleGroup(), Peers()])
+def test_flashinfer_norms_and_leaves_the_residual_alone(flashinfer, group, bias):
+    x, residual, weight = tensors()
+    before = residual.clone()
+    norm = Norm(weight, 1e-5, bias)
+    want = ar_norm.reference([x.clone()] * group.size, residual, norm)
+    got = flashinfer_path.FlashinferPath().ar_norm(PartialSum(x, group), residual, norm, None)
+    assert torch.equal(residual, before)
+    for mine, other in zip(got, want, strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("group", [SingleGroup(), Peers()])
+def test_flashinfer_quantises_by_the_consumers_scale(flashinfer, group):
+    x, residual, weight = tensors()
+    norm, wanted = Norm(weight, 1e-5), InputQuant(FP8_STATIC_TENSOR, torch.tensor([0.02]))
+    want, _ = ar_norm.reference([x.clone()] * group.size, residual, norm, wanted)
+    got, _ = flashinfer_path.FlashinferPath().ar_norm(PartialSum(x, group), residual, norm, None, wanted)
+    assert (got.key, got.shape, got.scale) == (want.key, want.shape, want.scale)
+    assert torch.equal(got.data.float(), want.data.float())
+
+
+def test_flashinfer_makes_one_workspace_a_width_and_waits_with_its_trigger(flashinfer):
+    path, group = flashinfer_path.FlashinferPath(), Peers(4)
+    for hidden in (H, H, 2 * H):
+        x, weight = torch.randn(T, hidden).to(BF16), torch.ones(hidden, dtype=BF16)
+        path.ar_norm(PartialSum(x, group), torch.zeros_like(x), Norm(weight, 1e-5), None)
+    first, again, wide = (call["workspace"] for call in flashinfer)
+    assert first is again and wide is not first
+    assert (first["backend"], first["world_size"], first["max_token_num"]) == ("trtllm", 4, 2048)
+    assert all(call["trigger_completion_at_end"] and not call["launch_with_pdl"] for call in flashinfer)
+
+
+def test_flashinfer_scales_the_routed_part_once(flashinfer):
+    group, idx = Peers(), torch.tensor([[0, 4], [2, -1], [3, 1]], dtype=torch.int32)
+    parts = FinalizeOperands(torch.randn(6, H).to(BF16), idx, torch.rand(T, 2), 2.5, torch.randn(T, H).to(BF16))
+    residual, norm = torch.randn(T, H).to(BF16), Norm(torch.randn(H).to(BF16), 1e-5)
+    path = flashinfer_path.FlashinferPath()
+    got = path.finalize_norm(DeferredFinalize(parts, group), residual, norm, None)
+    want = moe_finalize.reference_norm([parts] * 2, residual, norm)
+    for mine, other in zip(got, want, strict=True):
+        torch.testing.assert_close(mine.float(), other.float(), rtol=2e-2, atol=6e-2)
+    assert path.finalizes_through("norm") and not path.finalizes_through("mhc")
+
+
+def test_flashinfer_posts_the_complete_sum(flashinfer):
+    x, streams = torch.randn(T, H).to(BF16), torch.randn(T, 4, H).to(BF16)
+    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
+    got = flashinfer_path.FlashinferPath().mhc_post(PartialSum(x, Peers()), streams, post, comb, None)
+    assert torch.equal(got, mhc_post.reference([x] * 2, streams, post, comb))
+
+
+# --- AITER ------------------------------------------------------------------------------------------------------
+
+
+def communicator_of(seen, has_stage):
+    class CustomAllreduce:
+        def __init__(self, group, device, max_size=8192 * 8192):
+            self._ptr, self.buffer = 7, torch.zeros(64, dtype=torch.uint8)
+
+        def _fused(self, inp, res_inp, res_out, out, w, eps, **rest):
+            seen.append(rest)
+            y, total = ar_norm.reference([inp] * 2, res_inp, Norm(w, eps))
+            out.copy_(y)
+            res_out.copy_(total)
+            return res_out, out
+
+    def wheel(self, inp, res_inp, *, res_out=None, out=None, w, eps, registered=False):
+        return self._fused(inp, res_inp, res_out, out, w, eps, registered=registered)
+
+    def staged(self, inp, res_inp, *, res_out=None, out=None, w, eps, registered=False, use_1stage=False):
+        return self._fused(inp, res_inp, res_out, out, w, eps, registered=registered, use_1stage=use_1stage)
+
+    CustomAllreduce.fused_ar_rms = staged if has_stage else wheel
+    return CustomAllreduce
+
+
+def posts_of_main(seen):
+    """Every operation of aiter hides its signature so."""
+
+    def fused_allreduce_mhc_post_only(*operands, **named):
+        def operation(_fa, inp, next_residual, residual_in, post_layer_mix, comb_res_mix, use_new=True,
+                      open_fp8_quant=False, reg_ptr=0, reg_bytes=0):  # fmt: skip
+            seen.append({"_fa": _fa, "reg_ptr": reg_ptr, "reg_bytes": reg_bytes})
+            assert post_layer_mix.shape == (T, 4, 1) and not open_fp8_quant
+            next_residual.copy_(mhc_post.reference([inp] * 2, residual_in, post_layer_mix[..., 0], comb_res_mix))
+
+        return operation(*operands, **named)
+
+    return {"fused_allreduce_mhc_post_only": fused_allreduce_mhc_post_only}
+
+
+def aiter_norms():
+    def rmsnorm2d_fwd_with_add(out, input, residual_in, residual_out, weight, epsilon, use_model_sensitive_rmsnorm=0):
+        y, total = ar_norm.reference([input], residual_in, Norm(weight, epsilon))
+        out.copy_(y)
+        residual_out.copy_(total)
+
+    return dict(locals())
+
+
+@pytest.fixture(params=["wheel", "main"])
+def aiter(request, monkeypatch):
+    seen, main = [], request.param == "main"
+    made = communicator_of(seen, main)
+    library(
+        monkeypatch,
+        aiter={},
+        aiter__ops={},
+        aiter__ops__custom_all_reduce=posts_of_main(seen) if main else {},
+        aiter__ops__rmsnorm=aiter_norms(),
+        aiter__dist__device_communicators__custom_all_reduce={"CustomAllreduce": made},
+    )
+    monkeypatch.setattr(aiter_path.AiterPath, "_communicator", lambda self, group: made(None, None))
+    return SimpleNamespace(seen=seen, main=main, communicator=made)
+
+
+def test_the_other_package_of_that_name_is_named(monkeypatch, tmp_path):
+    found = importlib.machinery.ModuleSpec("aiter", None, is_package=True)
+    found.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(aiter_path.importlib.util, "find_spec", lambda name: found)
+    decline = aiter_path.AiterPath().unavailable(SingleGroup(), "cuda")
+    assert decline.gate is Gate.LIBRARY_MISSING and "asyncio iterator package" in decline.reason
+    (tmp_path / "ops").mkdir()
+    assert aiter_path.AiterPath().unavailable(SingleGroup(), "cuda").gate is Gate.NO_DEVICE
+    monkeypatch.setattr(aiter_path.importlib.util, "find_spec", lambda name: None)
+    assert "not installed" in aiter_path.AiterPath().unavailable(SingleGroup(), "cuda").reason
+
+
+AITER_GATES = [
+    ("ar_norm", SHAPE, OverGloo(), None),
+    ("ar_norm", SHAPE, SingleGroup(), None),
+    ("moe_finalize", SHAPE, OverGloo(), Gate.NOT_COVERED),
+    ("ar_norm", replace(SHAPE, tokens=0), OverGloo(), Gate.NO_TOKENS),
+    ("ar_norm", replace(SHAPE, dtype=torch.float32), OverGloo(), Gate.DTYPE),
+    ("ar_norm", replace(SHAPE, residual=False), OverGloo(), Gate.NO_RESIDUAL),
+    ("ar_norm", replace(SHAPE, quant=FP8_STATIC_TENSOR), OverGloo(), Gate.QUANT_UNSUPPORTED),
+    ("ar_norm", replace(SHAPE, gamma_dtype=torch.float32), OverGloo(), Gate.GAMMA_DTYPE),
+    ("ar_norm", replace(SHAPE, hidden=16400), OverGloo(), Gate.HIDDEN_WIDTH),
+    ("ar_norm", SHAPE, OverGloo(6), Gate.WORLD_SIZE),
+    ("ar_norm", replace(SHAPE, tokens=8193, hidden=4096), OverGloo(), Gate.BYTES_OVER_CAP),
+    ("ar_norm", replace(SHAPE, tokens=1, hidden=12), OverGloo(), Gate.ALIGNMENT),
+    ("mhc_post", SHAPE, SingleGroup(), Gate.ONE_RANK),
+    ("mhc_post", replace(SHAPE, hidden=5120), OverGloo(), Gate.HIDDEN_WIDTH),
+]
+
+
+@pytest.mark.parametrize(("boundary", "shape", "group", "gate"), AITER_GATES)
+def test_gates_of_aiter(aiter, boundary, shape, group, gate):
+    decline = aiter_path.AiterPath().declines(boundary, shape=shape, group=group)
+    assert (decline and decline.gate) == gate
+
+
+def test_the_wheel_lacks_mhc_post_and_main_has_it(aiter):
+    decline = aiter_path.AiterPath().declines("mhc_post", shape=SHAPE, group=OverGloo())
+    if aiter.main:
+        assert decline is None
+    else:
+        assert decline.gate is Gate.OP_MISSING and decline.reason.startswith("op missing")
+
+
+def test_an_aiter_whose_communicator_is_another_declines(monkeypatch, aiter):
+    monkeypatch.setattr(aiter.communicator, "fused_ar_rms", lambda self, *operands, **named: None)
+    decline = aiter_path.AiterPath().declines("ar_norm", shape=SHAPE, group=OverGloo())
+    assert decline.gate is Gate.LIBRARY_SIGNATURE
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_aiter_norms_in_the_order_it_has_its_outputs(aiter, size):
+    group = SingleGroup() if size == 1 else OverGloo()
+    x, residual, weight = tensors()
+    before, norm = residual.clone(), Norm(weight, 1e-5)
+    want = ar_norm.reference([x] * size, residual, norm)
+    got = aiter_path.AiterPath().ar_norm(PartialSum(x, group), residual, norm, None)
+    assert torch.equal(residual, before)
+    for mine, other in zip(got, want, strict=True):
+        assert torch.equal(mine, other)
+    if size == 2:
+        assert aiter.seen == [{"registered": False, "use_1stage": True} if aiter.main else {"registered": False}]
+
+
+def test_aiter_posts_over_its_registered_buffer(aiter):
+    if not aiter.main:
+        pytest.skip("the wheel has no such operation")
+    x, streams = torch.randn(T, H).to(BF16), torch.randn(T, 4, H).to(BF16)
+    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
+    got = aiter_path.AiterPath().mhc_post(PartialSum(x, OverGloo()), streams, post, comb, None)
+    assert torch.equal(got, mhc_post.reference([x] * 2, streams, post, comb))
+    assert aiter.seen[0]["reg_bytes"] == 64
