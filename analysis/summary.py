@@ -30,7 +30,7 @@ from fusionscope.analysis.summary_lines import (
     what_ran,
 )  # fmt: skip
 from fusionscope.analysis.summary_pairs import gate_line, pair_name, pairs_table
-from fusionscope.analysis.summary_ranks import all_reduce_line, ranks_beside
+from fusionscope.analysis.summary_ranks import all_reduce_line, notes_line, ranks_beside
 from fusionscope.analysis.summary_serving import accuracy_line, serving_line
 from fusionscope.analysis.summary_table import kernel_table
 from fusionscope.analysis.verdict import MARGIN
@@ -128,7 +128,7 @@ def _head(among: list[Comparison], ranks: tuple[Ranks, Ranks], options: Options)
     found: list[Block] = [Heading(title), Paragraph(tuple(lines)), *table]
     if len(among) > 1:
         found.append(pairs_table(among[:PAIRS], options.margin))
-    last = [gate_line(among, options.margin), None if lead.incomparable else waits]
+    last = [gate_line(among, options.margin), None if lead.incomparable else waits, notes_line(lead, *ranks)]
     said_last = [one for one in last if one is not None]
     if options.serving is not None:
         said_last.append(serving_line(options.serving))

@@ -131,7 +131,8 @@ def _graph(run: Analysed, gpu: str) -> str:
     graphs = run.forward.graph_launches
     if not graphs:
         return "no graph"
-    maker = "CUDA " if "NVIDIA" in gpu else "HIP " if "AMD" in gpu or gpu.startswith("MI") else ""
+    nvidia = "NVIDIA" in gpu or gpu.startswith(("Tesla", "Quadro", "GeForce"))
+    maker = "CUDA " if nvidia else "HIP " if "AMD" in gpu or gpu.startswith("MI") else ""
     return f"{maker or 'one '}graph" if graphs == 1 else f"{graphs} {maker}graphs a forward"
 
 
@@ -180,7 +181,9 @@ def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None =
     kind = "" if decided.kind == "measured" else ", predicted"
     parts: list[Inline] = [bold(f"Verdict{kind}: {words}"), f" ({means})." if means else "."]
     if decided.class_ == INCONCLUSIVE or decided.kind != "measured":
-        parts.append(f" {decided.sentence}")
+        # Its first words are the verdict's, which stand there already.
+        said = decided.sentence.partition(": ")[2] or decided.sentence
+        parts.append(f" {said[0].upper()}{said[1:]}")
     elif found.base.untraced is not None and found.candidate.untraced is not None:
         sides = (found.base.untraced, found.candidate.untraced)
         counts = list(dict.fromkeys(_samples(side.processes, side.blocks) for side in sides))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.blocks import Block, Line, Paragraph, Table, line
+from fusionscope.analysis.blocks import Block, Line, Paragraph, Table, bold, line
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.forwards import forwards, most_like
 from fusionscope.analysis.quantities import in_us
 from fusionscope.analysis.ranks import Member, RankRow, Ranks, member, of_members
@@ -21,6 +22,21 @@ def ranks_beside(run: Analysed) -> Ranks:
         found = mine if rank == mine.rank else most_like(forwards(trace, rank, run.info.warmup_replays), mine)
         members.append(member(trace, found, run.rules))
     return of_members(members, max(run.info.world_size, trace.world_size))
+
+
+def alike(ranks: Ranks) -> bool:
+    """Whether all ranks ran as many launches of as large a batch, so that a number between them means something."""
+    return len({(row.launches, row.batch) for row in ranks.rows}) == 1
+
+
+def notes_line(found: Comparison, before: Ranks, after: Ranks) -> Line | None:
+    """What the ranks differ in or lack, before the fold; None where there is nothing to say."""
+    told: dict[str, None] = {}
+    for run, ranks in ((found.base, before), (found.candidate, after)):
+        missing = len(ranks.rows) < ranks.world_size and not run.info.emulated_ranks
+        if missing or len(ranks.rows) > 1:
+            told |= dict.fromkeys(ranks.notes)
+    return (bold("Ranks:"), " ", " ".join(told)) if told else None
 
 
 def all_reduce_line(before: Ranks, after: Ranks) -> Line | None:

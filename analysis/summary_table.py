@@ -13,6 +13,7 @@ from fusionscope.analysis.names import distinct
 from fusionscope.analysis.paired_rows import Cell, Row
 from fusionscope.analysis.quantities import Ticks, launch_us, percent
 from fusionscope.analysis.ranks import Ranks
+from fusionscope.analysis.summary_ranks import alike
 
 #: Kernels that stand by name inside each boundary, and elsewhere; the rest of each is one row.
 INSIDE, ELSEWHERE = 12, 8
@@ -131,15 +132,14 @@ def _band(ticks: Ticks, row: Row) -> str:
 def _rest(columns: _Columns, rest: list[Row], left: list[int]) -> None:
     """What is left of the totals, so that the columns add up to them: medians of sums leave a little over."""
     counts = [sum(getattr(row, side).launches for row in rest) for side in SIDES]
-    grown = sum(1 for row in rest if row.status == "grown")
-    note = f"{grown} of {len(rest)} kernels grew beyond noise" if grown else "none grew beyond noise"
-    control = all(row.status in ("untouched", "shrunk") for row in rest)
+    moved = sum(1 for row in rest if row.status not in ("untouched", "shrunk"))
+    note = f"{moved} of {len(rest)} kernels came, went or grew" if moved else "none grew beyond noise"
     what, cells = "all other kernels", [columns.ticks.us(t) for t in left]
     if counts[0] == counts[1]:
         what += f", {counts[0]} launches"
     else:
         cells = [f"{n} launches, {text}" for n, text in zip(counts, cells, strict=True)]
-    if control and rest:
+    if rest and not moved:
         what += " (control)"
     columns.add((what,), *cells, f"{columns.ticks.us(left[1] - left[0], True)} ({note})")
 
@@ -172,10 +172,10 @@ def _spans(found: Comparison, ranks: tuple[Ranks, Ranks]) -> list[tuple[str, flo
         return [("span", one, two)]
     first, second = before.slowest, after.slowest
     which = f"rank {first.rank}" if first.rank == second.rank else f"ranks {first.rank} and {second.rank}"
-    return [
-        (f"span, slowest rank ({which})", first.span_ns, second.span_ns),
-        (f"span, median of {len(before.rows)} ranks", before.median_span_ns, after.median_span_ns),
-    ]
+    spans = [(f"span, slowest rank ({which})", first.span_ns, second.span_ns)]
+    if all(alike(side) for side in ranks):
+        spans.append((f"span, median of {len(before.rows)} ranks", before.median_span_ns, after.median_span_ns))
+    return spans
 
 
 def _copies(found: Comparison) -> dict[str, list[tuple[int, float]]]:

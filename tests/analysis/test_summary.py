@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,27 @@ def test_several_ranks_show_the_slowest_the_median_and_the_wait_apart(published:
     assert "| span, median of 4 ranks | 9.8346 ms | 9.6646 ms |" in text
     assert "All-reduces, 4 ranks: before transfer 8.08 us and wait 0.60 us each" in text
     assert text.index("**Not measured:**") < text.index("<details>") < text.index("| after: rank |")
+
+
+def test_ranks_that_ran_something_else_are_named_and_not_averaged() -> None:
+    sides = []
+    for run in fused_mhc_post.pair():
+        whole = run.trace.kernels
+        lost = (whole["rank"] == 2) & (whole["name"] == fused_mhc_post.TAIL)
+        kernels_left = whole[~lost & (whole["rank"] != 1)].reset_index(drop=True)
+        sides.append(analyse(Run(run.info, replace(run.trace, kernels=kernels_left), run.path)))
+    text = markdown(compare(*sides)).partition("<details>")[0]
+    assert "span, slowest rank (rank 3)" in text and "median of" not in text
+    assert "**Ranks:** 3 of 4 ranks were traced: all-reduce time includes an unknown wait" in text
+    assert "Ranks differ in launches (rank 0 1664, rank 2 1663, rank 3 1664), so they are not averaged." in text
+
+
+def test_what_came_and_went_elsewhere_is_counted(made: Made) -> None:
+    others = [(f"other_{k}", 50_000 + 100 * k, 50) for k in range(20)]
+    text = markdown(compare(made([[*SPLIT, *others]] * 2), made([FUSED_RUN] * 2)))
+    # Eight stand by name, twelve are left beside the GEMM that nothing touched.
+    assert "| all other kernels | 14 launches, 20.60 us | 2 launches, 20.00 us " in text
+    assert "(12 of 13 kernels came, went or grew) |" in text
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])
