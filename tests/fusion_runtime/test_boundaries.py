@@ -20,6 +20,7 @@ from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOpera
 from fusionscope.fusion_runtime.paths import inductor, registry
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
 from fusionscope.fusion_runtime.paths.split import SplitPath
+from fusionscope.fusion_runtime.quant import QUANT_KEYS, InputQuant, dequantise
 
 T, H, K, P = 3, 32, 2, 8
 
@@ -314,3 +315,24 @@ def test_no_path_is_loaded_that_nobody_chose() -> None:
         context(SingleGroup(), "ar_norm=triton")
     finally:
         registry.forget_path("unwanted")
+
+
+@both_paths
+@pytest.mark.parametrize("key", QUANT_KEYS, ids=str)
+@pytest.mark.parametrize(("with_residual", "width"), [(True, 256), (False, 256), (True, 160)])
+def test_ar_norm_ends_in_what_the_consumer_takes(path: str, key: Any, with_residual: bool, width: int) -> None:
+    """Bit for bit, in bfloat16: the normed value is rounded, then quantised; whoever does not compile it says so."""
+    x, norm = draw(5, T, width, dtype=torch.bfloat16), Norm(draw(7, width, dtype=torch.bfloat16), 1e-5)
+    residual = draw(6, T, width, dtype=torch.bfloat16) if with_residual else None
+    quant = InputQuant(key, torch.tensor([0.5]) if key.needs_scale else None)
+    group = SingleGroup()
+    ctx = context(group, f"ar_norm={path}")
+    subtype = "residual" if with_residual else "no_residual"
+    q, total = ar_norm.run(PartialSum(x.clone(), group), residual, norm, subtype=subtype, layer=0, ctx=ctx, quant=quant)
+    want, want_total = ar_norm.reference([x], residual, norm, quant)
+    assert torch.equal(total, want_total) and q.key == key
+    assert torch.equal(dequantise(q), dequantise(want))
+    row = ctx.recorder.rows[0]
+    assert row.path == path
+    whole = "fp8" in key.name and (width == 256 or key.group != 128)
+    assert ("quant_unsupported" in row.declined) == (path == "inductor" and not whole)
