@@ -42,6 +42,8 @@ class Comparison:
     measured_saving_ns: float | None
     measured_interval_ns: tuple[float, float] | None
     mde_ns: float | None
+    #: The part of the step that a saving must exceed.
+    margin: float = MARGIN
 
 
 def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comparison:
@@ -52,7 +54,10 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
     claims = [] if same else claims_of(base, changes)
     fired = fired_of(base, candidate, claims[0][0]) if claims else None
     subject = f"fusing {claims[0][0].name} at {claims[0][0].fired_sites} sites" if len(claims) == 1 else ""
-    verdict, saving, interval, mde = _measured(base, candidate, margin, subject)
+    forbidden = incomparable(base, candidate)
+    # Times of other work, or of another machine, have no difference that would mean anything.
+    measured = (None, None, None, None) if forbidden else _measured(base, candidate, margin, subject)
+    verdict, saving, interval, mde = measured
     return Comparison(
         base=base,
         candidate=candidate,
@@ -63,12 +68,13 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
         same_sequence=same,
         suspects=suspects(base, candidate, changes),
         differs=differing(base, candidate),
-        incomparable=incomparable(base, candidate),
+        incomparable=forbidden,
         doubts=doubts(base, candidate),
         measured=verdict,
         measured_saving_ns=saving,
         measured_interval_ns=interval,
         mde_ns=mde,
+        margin=margin,
     )
 
 

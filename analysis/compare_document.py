@@ -9,7 +9,7 @@ from fusionscope.analysis.paired_rows import Cell
 from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.summary_ranks import ranks_beside
 from fusionscope.analysis.tables import number
-from fusionscope.analysis.verdict import MARGIN, us, with_prediction
+from fusionscope.analysis.verdict import us, with_prediction
 
 
 def document(found: Comparison) -> dict[str, object]:
@@ -88,7 +88,7 @@ def _both(fields: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
 
 def quote_of(found: Comparison) -> str | None:
     """The one sentence of a comparison: what was measured decides, and the prediction stands beside it."""
-    guess = predicted(found, MARGIN)
+    guess = predicted(found, found.margin)
     decided = verdict_of(found, guess)
     if decided is None or guess is None or decided.kind == "predicted":
         return decided.quote if decided else None

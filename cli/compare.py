@@ -137,6 +137,9 @@ def render(found: Comparison) -> RenderableType:
     else:
         first = "No known boundary takes fewer launches in the candidate."
     lines = [first]
+    for word, fields in (("Not comparable, so no time is judged", found.incomparable), ("Doubtful", found.doubts)):
+        if fields:
+            lines.append(f"{word}: {', '.join(f'{name} {a} -> {b}' for name, (a, b) in fields.items())}.")
     lines += [
         f"{n} sites of {b} vanished and {short(k)} appears as often: if it is the fused kernel, name it under `fused` "
         "in a rules file (--rules); nothing was subtracted."

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from literal_traces import FUSED_RUN, SPLIT
+from literal_traces import FUSED_RUN, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.compare import compare
 from fusionscope.analysis.differing import doubts, incomparable
 
 
@@ -41,3 +42,11 @@ def test_another_profiler_clock_or_lost_rank_makes_it_doubtful(
     made: Callable[..., Analysed], before: dict[str, Any], after: dict[str, Any], fields: Any
 ) -> None:
     assert set(doubts(made([SPLIT] * 2, **before), made([FUSED_RUN] * 2, **after))) == set(fields)
+
+
+def test_what_is_not_comparable_has_no_measured_saving(made: Callable[..., Analysed]) -> None:
+    times = timings([[30_000, 30_004, 29_996, 30_000]] * 6)
+    sides = made([SPLIT] * 2, times, batch=4), made([FUSED_RUN] * 2, times, batch=16)
+    found = compare(*sides)
+    assert (found.measured, found.measured_saving_ns, found.mde_ns) == (None, None, None)
+    assert found.fired is not None and found.fired.sites == 2

@@ -165,3 +165,13 @@ def test_a_series_of_batches_says_up_to_where_to_fuse(summary: Any) -> None:
     assert "| batch 4 |" in text and "| batch 16 |" in text
     assert "**Gate:** fuse at every measured size (4 to 16 tokens); above 16 not measured." in text
     assert "**Gate:**" not in summary("split", "fused", "worse").out
+
+
+def test_compare_says_that_runs_are_not_comparable(fusionscope: Any, store: Path) -> None:
+    args = ("compare", "split", "fused16", "--store", store)
+    assert "Not comparable, so no time is judged: batch 4 -> 16." in fusionscope(*args).out
+    document = fusionscope(*args, "--json").json
+    assert document["measured"] is None and document["incomparable"] == {"batch": {"base": "4", "candidate": "16"}}
+    # The margin of the question is the quote's too.
+    wide = ("compare", "split", "fused", "--store", store, "--margin", "10%", "--json")
+    assert "below the margin" in fusionscope(*wide).json["quote"]
