@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fusionscope.profiler.capture.engine_session import Asked
+    from fusionscope.profiler.capture.plan import CapturePlan
     from fusionscope.profiler.store import Run
 
 
@@ -73,6 +74,13 @@ def capture(
     layers: Annotated[
         int | None, typer.Option("--layers", metavar="N", help="Only the first N layers of the built-in model.")
     ] = None,
+    graph_pass: Annotated[
+        bool,
+        typer.Option(
+            "--graph-pass/--no-graph-pass",
+            help="Under nsys record the replays once more as whole graphs: what tracing every kernel adds.",
+        ),
+    ] = True,
     replays: Annotated[int, typer.Option("--replays", metavar="K", help="Traced replays that count.")] = 12,
     name: Annotated[str, typer.Option("--name", help="A name for the run.")] = "",
     store: StoreOpt = None,
@@ -93,20 +101,11 @@ def capture(
     if model:
         if tp is None:
             raise FusionScopeError("--model needs --tp: the number of tensor-parallel ranks, as in --tp 4.")
-        _built_in(
-            model,
-            tp,
-            4 if batch is None else batch,
-            context,
-            paths,
-            profiler,
-            device,
-            layers,
-            replays,
-            name,
-            store,
-            json,
-        )
+        from fusionscope.profiler.capture.choose import make_plan
+
+        sequences = 4 if batch is None else batch
+        planned = make_plan(model, tp, sequences, context, paths, profiler, device, layers, replays, graph_pass)
+        _built_in(*planned, name, store, json)
         return
     from fusionscope.profiler.capture.engine_session import Asked
 
@@ -125,25 +124,10 @@ def capture(
     _engine(asked, name, store, json)
 
 
-def _built_in(
-    model: str,
-    tp: int,
-    batch: int,
-    context: int | None,
-    paths: str | None,
-    profiler: str,
-    device: str,
-    layers: int | None,
-    replays: int,
-    name: str,
-    store: str | None,
-    json: bool,
-) -> None:
+def _built_in(plan: CapturePlan, notes: list[str], name: str, store: str | None, json: bool) -> None:
     from fusionscope.cli import output
-    from fusionscope.profiler.capture.choose import make_plan
     from fusionscope.profiler.capture.session import run_capture
 
-    plan, notes = make_plan(model, tp, batch, context, paths, profiler, device, layers, replays)
     at_once = sys.stderr.isatty()
     if at_once:
         _say(notes)

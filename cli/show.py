@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fusionscope.analysis.totals import Totals
+    from fusionscope.analysis.tracing import Tracing
     from fusionscope.profiler.store import Run
 
 
@@ -19,13 +20,15 @@ def show(run: RunArg, store: StoreOpt = None, json: JsonOpt = False) -> None:
     Example: fusionscope show my-run --json
     """
     from fusionscope.analysis.totals import totals
+    from fusionscope.analysis.tracing import tracing
 
     opened = open_store(store).load(run)
     found = totals(opened.trace)
-    emit(json, payload(opened, found), lambda: render(opened, found))
+    cost = tracing(opened, found.rank_ids[0]) if found.rank_ids else None
+    emit(json, payload(opened, found, cost), lambda: render(opened, found, cost))
 
 
-def payload(run: Run, found: Totals) -> dict[str, Any]:
+def payload(run: Run, found: Totals, cost: Tracing | None) -> dict[str, Any]:
     """The JSON of `show`: totals of everything in the trace, labels, and run.json as `info`."""
     import msgspec
 
@@ -40,13 +43,14 @@ def payload(run: Run, found: Totals) -> dict[str, Any]:
         "ranks": len(found.rank_ids),
         "rank_ids": found.rank_ids,
         "devices": found.devices,
+        "tracing": None if cost is None else cost.document(),
         "labels": run.info.labels,
         "warnings": run.info.warnings,
         "info": msgspec.to_builtins(run.info),
     }
 
 
-def render(run: Run, found: Totals) -> RenderableType:
+def render(run: Run, found: Totals, cost: Tracing | None) -> RenderableType:
     """The same for people."""
     from fusionscope.cli import output
 
@@ -63,10 +67,25 @@ def render(run: Run, found: Totals) -> RenderableType:
         ("graph launches", f"{found.graph_launches:,}"),
         ("kernel time", f"{output.microseconds(found.kernel_time_ns)} us"),
         ("busy time", f"{output.microseconds(found.busy_time_ns)} us"),
+        *_cost(cost),
         ("stored in", run.path),
         *(("warning", text) for text in info.warnings),
     ]
     return output.pairs(f"Run {info.id}" + (f" ({info.name})" if info.name else ""), rows)
+
+
+def _cost(cost: Tracing | None) -> list[tuple[str, object]]:
+    """What tracing adds to a step, where whole graphs were recorded as well."""
+    if cost is None or cost.graph_level_ns is None:
+        return []
+    from fusionscope.analysis.verdict import us
+
+    untraced = "" if cost.untraced_ns is None else f"untraced {us(cost.untraced_ns)}, "
+    more = cost.node_level_ns / cost.graph_level_ns - 1
+    told = (
+        f"{untraced}as whole graphs {us(cost.graph_level_ns)}, kernel by kernel {us(cost.node_level_ns)} ({more:+.1%})"
+    )
+    return [("one replay", told)]
 
 
 def _known(value: int) -> str:

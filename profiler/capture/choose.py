@@ -26,6 +26,7 @@ def make_plan(
     device: str = "auto",
     layers: int | None = None,
     replays: int = 12,
+    graph_pass: bool = True,
 ) -> tuple[CapturePlan, list[str]]:
     """The plan, and sentences for the user about what was chosen.
 
@@ -69,6 +70,7 @@ def make_plan(
         replays=replays,
         timed_blocks=_TIMED[on][0],
         timed_replays=_TIMED[on][1],
+        graph_pass=graph_pass and chosen == "nsys",
         emulated=on == "cuda" and tp > gpus,
     )
     if plan.emulated:

@@ -15,10 +15,11 @@ from fusionscope.profiler.readers import read_trace
 from fusionscope.profiler.trace import Trace, merge, table
 
 
-def trace_of(plan: CapturePlan, folder: Path, reports: dict[str, list[Report]]) -> Trace:
+def trace_of(plan: CapturePlan, folder: Path, reports: dict[str, list[Report]], beside: Path | None = None) -> Trace:
     """The ranks' traces as one, with sites and edges of the captured graphs and every timing.
 
-    Raises CaptureError where a rank's trace holds no launches.
+    `beside` is the folder of the traces of whole graphs, where that pass was made. Raises CaptureError where a
+    rank's trace holds no launches.
     """
     parts = []
     for report in reports["traced"]:
@@ -33,8 +34,35 @@ def trace_of(plan: CapturePlan, folder: Path, reports: dict[str, list[Report]]) 
         edges = edge_table(report.edges, report.rank, graph)
         parts.append(replace(trace.with_rank(report.rank), sites=sites, edges=edges))
     merged = merge(parts)
+    whole, missing = graph_timings(plan, beside)
     timings = timing_table([report for phase in ("untraced", "traced") for report in reports[phase]])
-    return replace(merged, timings=timings, warnings=(*merged.warnings, *_doubts(plan, merged, reports["traced"])))
+    timings = table("timings", pd.concat([_plain(timings), *whole], ignore_index=True)) if whole else timings
+    doubts = [*_doubts(plan, merged, reports["traced"]), *missing]
+    return replace(merged, timings=timings, warnings=(*merged.warnings, *doubts))
+
+
+def graph_timings(plan: CapturePlan, folder: Path | None) -> tuple[list[pd.DataFrame], list[str]]:
+    """Replay times of the pass that recorded whole graphs, a rank each, and sentences about ranks without any."""
+    if folder is None:
+        return [], []
+    parts, missing = [], []
+    for rank in range(plan.processes):
+        path = nsys.trace_file(folder, rank)
+        times = read_trace(path).timings if path.is_file() else table("timings")
+        # Those that count, as in the pass that records every kernel.
+        times = times[WARMUP_REPLAYS:]
+        if len(times):
+            parts.append(_plain(times.assign(rank=rank)))
+        else:
+            missing.append(
+                f"The pass that records whole graphs has no replays of rank {rank}: tracing cost is unknown."
+            )
+    return parts, missing
+
+
+def _plain(rows: pd.DataFrame) -> pd.DataFrame:
+    # Categories differ between ranks: as objects they concatenate.
+    return rows.astype({column: "object" for column in rows.columns if rows[column].dtype == "category"})
 
 
 def _read(plan: CapturePlan, folder: Path, rank: int) -> Trace:

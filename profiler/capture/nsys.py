@@ -119,15 +119,18 @@ def trace_file(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.sqlite"
 
 
-def prefix(nsys: Path, folder: Path, processes: int) -> list[str]:
-    """What goes before a rank's own command: node mode, and only what lies between start and stop is recorded."""
+def prefix(nsys: Path, folder: Path, processes: int, mode: str = "node") -> list[str]:
+    """What goes before a rank's own command; only what lies between start and stop is recorded.
+
+    `mode` "node" records every kernel of a graph, "graph" one row a replay, at less cost.
+    """
     # With several ranks each has its own nsys, which reads the rank from the environment of its process.
     rank = "0" if processes == 1 else "%q{RANK}"
     return [
         str(nsys),
         "profile",
         "--trace=cuda,nvtx",
-        "--cuda-graph-trace=node",
+        f"--cuda-graph-trace={mode}",
         "--sample=none",
         "--cpuctxsw=none",
         "--capture-range=cudaProfilerApi",

@@ -36,6 +36,8 @@ class CapturePlan(msgspec.Struct, kw_only=True, frozen=True):
     #: Blocks of untraced replays, and how many replays are timed in each.
     timed_blocks: int = 6
     timed_replays: int = 10
+    #: Under nsys: trace the same replays once more as whole graphs, to know what tracing node by node adds.
+    graph_pass: bool = False
     #: One process plays rank 0 beside peers that are not there.
     emulated: bool = False
     seed: int = 0

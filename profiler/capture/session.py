@@ -45,12 +45,13 @@ def run_capture(
             prefix = _prefix(plan, nsys_path, out) if phase == "traced" else ()
             line = launch.worker_command(plan, plan_file, phase, out, prefix)
             launch.run_phase(line, out, log, progress, env)
+        beside = _graph_pass(plan, nsys_path, plan_file, out, log, progress, env) if nsys_path else None
         if nsys_path:
             for rank in range(plan.processes):
                 nsys.check_output(nsys_path, out, rank)
         progress(0, 0, "reading the trace")
         reports = {phase: _reports(plan, out, phase, log) for phase in ("untraced", "traced")}
-        trace = collect.trace_of(plan, out, reports)
+        trace = collect.trace_of(plan, out, reports, beside)
         info = _info(plan, reports, trace, name, command)
         if nsys_path:
             info.machine["nsys"] = nsys.version(nsys_path)
@@ -65,6 +66,19 @@ def _prefix(plan: CapturePlan, nsys_path: Path | None, out: Path) -> Sequence[st
     if nsys_path:
         return nsys.prefix(nsys_path, out, plan.processes)
     return rocprof.prefix(rocprof.require(), out, plan.processes) if plan.profiler == "rocprofv3" else ()
+
+
+def _graph_pass(
+    plan: CapturePlan, nsys_path: Path, plan_file: Path, out: Path, log: Path, progress: Progress, env: dict[str, str]
+) -> Path | None:
+    """The same replays recorded as whole graphs, in processes of their own -> the folder of their traces."""
+    if not plan.graph_pass:
+        return None
+    folder = out / "graph"
+    folder.mkdir()
+    prefix = nsys.prefix(nsys_path, folder, plan.processes, "graph")
+    launch.run_phase(launch.worker_command(plan, plan_file, "graph", folder, prefix), folder, log, progress, env)
+    return folder
 
 
 def _reports(plan: CapturePlan, out: Path, phase: str, log: Path) -> list[messages.Report]:

@@ -1,6 +1,7 @@
 """One rank of a capture: builds the decode forward, then times its replays or replays it under a profiler.
 
-Started by `launch.py` as `python -m fusionscope.profiler.capture.worker --plan FILE --phase untraced|traced --out DIR`.
+Started by `launch.py` as `python -m fusionscope.profiler.capture.worker --plan FILE --phase PHASE --out DIR`, where a
+phase is untraced, traced, or graph (traced as whole graphs).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fusionscope.profiler import measure
 from fusionscope.profiler.capture import cupti, machine, messages, nsys, rocprof, torch_profiler
 from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.launch import end_with_parent
@@ -24,21 +24,19 @@ from fusionscope.profiler.errors import FusionScopeError
 
 #: Replays that the traced process times before anything is recorded.
 _BEFORE = 3
-#: Replays of the graph that is traced, timed before CUPTI is loaded.
-_BESIDE = 20
 
 
 def main(args: list[str] | None = None) -> int:
     """Run one phase of one rank; the exit code is 0 or 1, and then a Failure lies in the folder."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--phase", choices=("untraced", "traced"), required=True)
+    parser.add_argument("--phase", choices=("untraced", "traced", "graph"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(args)
     plan = plans.read(options.plan)
     rank = int(os.environ.get("RANK", "0"))
     # nsys may start us from a thread that ends at once, which Linux would take for the parent's death.
-    if not (plan.profiler in ("nsys", "rocprofv3") and options.phase == "traced"):
+    if not (plan.profiler in ("nsys", "rocprofv3") and options.phase != "untraced"):
         end_with_parent(signal.SIGKILL)
     try:
         report = _run(plan, options.phase, options.out, rank)
@@ -99,8 +97,6 @@ def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
         timings += [
             messages.Timing(block=block, duration_ns=made.timed(), source=source) for _ in range(plan.timed_replays)
         ]
-    if plan.device == "cuda" and not _on_hip():
-        timings.append(messages.Timing(block=-1, duration_ns=round(measure.launch_ns()), source="graph launch"))
     return timings
 
 
@@ -109,10 +105,6 @@ def _traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> li
     told(0, plan.replays, f"traced: recording replays with {plan.profiler}")
     source = "traced process"
     timings = [messages.Timing(block=0, duration_ns=made.timed(), source=source) for _ in range(_BEFORE)]
-    if plan.profiler == "cupti":
-        # CUPTI is not loaded yet: the very graph that is traced next can be timed without a profiler.
-        beside = "same graph untraced"
-        timings += [messages.Timing(block=-1, duration_ns=made.timed(), source=beside) for _ in range(_BESIDE)]
     made.fresh()
     with _recording(plan, out, rank):
         for number in range(WARMUP_REPLAYS + plan.replays):
@@ -121,13 +113,6 @@ def _traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> li
                 timings.append(messages.Timing(block=1, duration_ns=duration, source=source))
     told(plan.replays, plan.replays, "traced: writing the trace")
     return timings
-
-
-def _on_hip() -> bool:
-    """Whether torch is a HIP build: what needs CUDA's own bindings is left out there."""
-    import torch
-
-    return torch.version.hip is not None
 
 
 def _recording(plan: CapturePlan, out: Path, rank: int) -> AbstractContextManager[None]:

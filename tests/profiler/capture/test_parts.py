@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fusionscope.profiler.capture import choose, collect, cupti, launch, messages, nsys, plan
-from fusionscope.profiler.readers.demangle import demangle
 from fusionscope.profiler.capture.messages import Failure, Report, SiteNote, Timing
 from fusionscope.profiler.capture.plan import CaptureError, CapturePlan
 from fusionscope.profiler.progress import quiet
+from fusionscope.profiler.readers.demangle import demangle
 
 
 def a_plan(**changes: object) -> CapturePlan:
@@ -248,3 +248,29 @@ def test_each_rank_of_several_has_a_trace_of_its_own(tmp_path: Path) -> None:
     assert nsys.prefix(Path("nsys"), tmp_path, 4)[-1] == f"--output={tmp_path}/rank%q{{RANK}}"
     with pytest.raises(CaptureError, match="rank 1"):
         nsys.check_output(Path("nsys"), tmp_path, 1)
+
+
+def test_the_pass_of_whole_graphs_gives_each_rank_its_times(tmp_path: Path) -> None:
+    import sqlite3
+
+    assert "--cuda-graph-trace=graph" in nsys.prefix(Path("nsys"), tmp_path, 2, "graph")
+    db = sqlite3.connect(nsys.trace_file(tmp_path, 0))
+    db.executescript(
+        """CREATE TABLE META_DATA_EXPORT (name, value); CREATE TABLE StringIds (id, value);
+        INSERT INTO StringIds VALUES (1, 'cudaGraphLaunch_v10000');
+        CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, "end", globalTid, correlationId, nameId);
+        CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE
+          (start, "end", deviceId, contextId, streamId, correlationId, globalPid, graphId, graphExecId);"""
+    )
+    for replay in range(4):
+        start = 1000 * replay
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,1)", (start, start + 1, 1 << 24, replay))
+        row = (start + 10, start + 500 - replay, 0, 1, 7, replay, 1 << 24, 3, 4)
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?,?,?,?,?,?,?,?,?)", row)
+    db.commit()
+    db.close()
+    [found], missing = collect.graph_timings(a_plan(tp=2, graph_pass=True), tmp_path)
+    # The first replay is warm-up here as well.
+    assert found["duration_ns"].tolist() == [489, 488, 487] and set(found["source"]) == {"graph-level trace"}
+    assert len(missing) == 1 and "rank 1" in missing[0]
+    assert collect.graph_timings(a_plan(), None) == ([], [])
