@@ -25,10 +25,12 @@ def dashboard(
     Example: fusionscope dashboard --store ./runs --port 8050
     """
     from fusionscope.cli import output
-    from fusionscope.dashboard.serve import server, url
+    from fusionscope.dashboard.serve import server, url, warm
 
     opened = open_store(store)
-    made = server(opened, host, port, rule_sources(rules, boundary))
+    sources = rule_sources(rules, boundary)
+    made = server(opened, host, port, sources)
+    warm(opened, sources)
     runs = opened.list()
     try:
         if json:

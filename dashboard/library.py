@@ -55,11 +55,12 @@ class Library:
 
         The folder's name is the run's id. A path is none of these, so no text leaves the store. Raises UnknownRun.
         """
-        if RUN_ID.fullmatch(ref) or ref in example_runs():
-            try:
-                return self.store.find(ref)
-            except UnknownRun:
-                raise _unknown(ref) from None
+        shipped = example_runs()
+        if ref in shipped:
+            return shipped[ref]
+        if RUN_ID.fullmatch(ref):
+            # Most links have an id: the other runs need not be looked at.
+            return self._by_id(ref)
         listed = [item for item in self.store.list() if item.info is not None]
         if ref.startswith(TAG):
             tagged = [item for item in listed if item.info and ref.removeprefix(TAG) in item.info.tags]
@@ -69,6 +70,14 @@ class Library:
         if len(found) != 1:
             raise _unknown(ref, len(found))
         return found[0].path
+
+    def _by_id(self, ref: str) -> Path:
+        if (self.store.root / ref).is_dir():
+            return self.store.root / ref
+        try:
+            return self.store.find(ref)
+        except UnknownRun:
+            raise _unknown(ref) from None
 
     def id_of(self, ref: str) -> str:
         """The id of the run that `ref` names; `ref` itself where it names none, for the page to say so."""

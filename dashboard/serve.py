@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterable
 
 import flask
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from fusionscope.analysis.ruleset import Source
-from fusionscope.dashboard.app import make_app
+from fusionscope.dashboard.app import make_app, render
 from fusionscope.dashboard.library import Library
 from fusionscope.profiler.errors import FusionScopeError
-from fusionscope.profiler.store import Store
+from fusionscope.profiler.store import EXAMPLES, Store
 
 HOST, PORT = "127.0.0.1", 8050
 _LOCAL = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -41,6 +42,15 @@ def server(store: Store, host: str = HOST, port: int = PORT, rules: Iterable[Sou
     made = make_server(host, listening.getsockname()[1], app.server, threaded=True, fd=listening.detach())
     made.daemon_threads = True  # type: ignore[attr-defined]
     return made
+
+
+def warm(store: Store, rules: Iterable[Source] = ()) -> threading.Thread:
+    """Loads what the first page would wait for (libraries, templates of figures), beside the serving."""
+    library = Library(store, rules)
+    search = "?" + "&".join(f"{side}={name}" for side, name in zip(("base", "candidate"), EXAMPLES, strict=True))
+    thread = threading.Thread(target=render, args=(library, "/compare", search), daemon=True)
+    thread.start()
+    return thread
 
 
 def url(made: BaseWSGIServer) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from fusionscope.analysis.names import short
 from fusionscope.analysis.sites import Site
@@ -88,20 +87,19 @@ def _add(made: go.Figure, shown: Timeline, prefix: str, moved: float, seen: set[
             showlegend=title not in seen,
             base=start[places],
             x=duration[places],
-            y=[prefix + shown.lanes[place] for place in places],
+            y=np.array([prefix + shown.lanes[place] for place in places], dtype=object),
             marker={"color": palette.get(kind, OUTSIDE), "line": {"width": 0}},
-            customdata=_told(shown, places, names, shorts),
-            hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+            hovertext=_told(shown, places, names, shorts),
+            hovertemplate="%{hovertext}<extra></extra>",
         )
         seen.add(title)
 
 
-def _told(
-    shown: Timeline, places: Sequence[int] | np.ndarray, names: list[str], shorts: dict[str, str]
-) -> list[list[str]]:
-    told = []
-    for place in places:
+def _told(shown: Timeline, places: NDArray[np.int64], names: list[str], shorts: dict[str, str]) -> NDArray[np.object_]:
+    """[places] what a launch says when it is pointed at. An array, since plotly looks at each part of a list."""
+    told = np.empty(len(places), dtype=object)
+    for row, place in enumerate(places.tolist()):
         held = "<br>".join(plain(site_name(site)) for site in shown.sites[place]) or ELSEWHERE
         time = f"{shown.duration[place] / 1000:.2f} us, from {shown.start[place] / 1000:,.2f} us"
-        told.append([shorts[names[place]], time, held])
+        told[row] = f"<b>{shorts[names[place]]}</b><br>{time}<br>{held}"
     return told

@@ -27,8 +27,11 @@ def test_a_bar_begins_at_its_launch_and_is_as_long(library: Library) -> None:
     outside, norm = drawn.timeline(timeline(library.analysed("split").attribution)).data
     assert list(outside.base) == [0.0, 15.3]
     assert list(norm.x) == [2.0, 3.0, 2.0, 3.0]
-    assert norm.customdata[0][:2] == ["one_shot_all_reduce_kernel", "2.00 us, from 10.10 us"]
-    assert norm.customdata[0][2] == "ar_norm 0 (residual, layer 0)"
+    assert norm.hovertext[0].split("<br>") == [
+        "<b>one_shot_all_reduce_kernel</b>",
+        "2.00 us, from 10.10 us",
+        "ar_norm 0 (residual, layer 0)",
+    ]
 
 
 def test_the_view_of_a_site_holds_it_with_its_neighbours(library: Library) -> None:
