@@ -52,10 +52,10 @@ def test_a_time_alone_in_a_loop_is_another_unit(samples: Path, file: str) -> Non
     assert "The launches of this trace abut: each duration contains its dispatch" in alone.verdict.sentence
     assert "no launch is shorter than 4." in there.verdict.sentence
     dispatch = float(run.forward.duration.min())
-    # In the worst case 1.6 times the time, and one more dispatch at each site.
-    worst = alone.saving_ns - len(found.sites) * (6_000 + dispatch)
-    assert alone.interval_ns[0] == pytest.approx(worst, rel=1e-3)
-    assert there.interval_ns[0] == pytest.approx(there.saving_ns - len(found.sites) * 300, rel=1e-3)
+    # In the worst case 1.6 times the time, and one more dispatch at each site; other errors come on top.
+    worst = len(found.sites) * (6_000 + dispatch)
+    assert 0.999 * worst <= alone.saving_ns - alone.interval_ns[0] <= 1.1 * worst
+    assert there.saving_ns - there.interval_ns[0] < 0.1 * worst
 
 
 def test_the_hole_of_274_us_is_credited_to_no_fusion(samples: Path) -> None:

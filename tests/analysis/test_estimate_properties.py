@@ -55,7 +55,7 @@ speedups = st.floats(1.0, 50.0)
 def test_a_saving_is_monotone_and_never_above_the_ceiling(found: Target, one: float, other: float) -> None:
     slow, fast = (of_target(found, Fused(speedup=s)) for s in sorted((one, other)))
     assert slow.saving_ns <= fast.saving_ns + 1e-6
-    assert fast.saving_ns <= fast.ceiling_ns + 1e-6 and fast.interval_ns[1] <= fast.ceiling_ns + 1e-6
+    assert fast.saving_ns <= fast.ceiling_ns + 1e-6
     assert fast.interval_ns[0] <= fast.saving_ns <= fast.interval_ns[1]
     assert fast.ceiling_ns <= found.step_ns
 

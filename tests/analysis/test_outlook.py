@@ -118,7 +118,8 @@ def test_an_isolated_time_is_corrected_by_what_the_split_kernels_show(made: Call
     plain = of_target(of(run), Fused(time_ns=2_000, source="isolated"))
     assert plain.saving_ns == pytest.approx(2 * (5_100 - 2_000))
     low, high = found.interval_ns
-    assert (low, high) == pytest.approx((4_200 - 2 * 900, 4_200 + 2 * 450))
+    # 1.30 and 0.85 times 3,000 ns at two sites; other errors come on top.
+    assert 1_799 <= 4_200 - low <= 2_000 and 899 <= high - 4_200 <= 1_100
 
 
 def test_the_document_of_a_measured_split_run(samples: Path) -> None:
