@@ -8,38 +8,13 @@ from pathlib import Path
 import pytest
 import zstandard
 from oracle import SAMPLES, agrees, needs_samples, oracle
+from rocprofv3_files import API, LATER, NEW, OLD
+from rocprofv3_files import csv_kernel as kernel
+from rocprofv3_files import write_csv as write
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import read_trace
 from fusionscope.profiler.trace import Trace
-
-#: As written in 2024-10, in 2025-08, and since Duration_ns and the graph's ids came.
-OLD = (
-    "Kind,Agent_Id,Queue_Id,Thread_Id,Dispatch_Id,Kernel_Id,Kernel_Name,Correlation_Id,Start_Timestamp,End_Timestamp,"
-    "Private_Segment_Size,Group_Segment_Size,Workgroup_Size_X,Workgroup_Size_Y,Workgroup_Size_Z,Grid_Size_X,"
-    "Grid_Size_Y,Grid_Size_Z"
-)
-NEW = (
-    '"Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name","Correlation_Id",'
-    '"Start_Timestamp","End_Timestamp","LDS_Block_Size","Scratch_Size","VGPR_Count","Accum_VGPR_Count","SGPR_Count",'
-    '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"'
-)
-LATER = (
-    "Guid,Kind,Agent_Id,Queue_Id,Stream_Id,Thread_Id,Dispatch_Id,Kernel_Id,Kernel_Name,Correlation_Id,Start_Timestamp,"
-    "End_Timestamp,Duration_ns,Graph_Exec_Id,Graph_Node_Id,Grid_Size_X"
-)
-API = "Domain,Function,Process_Id,Thread_Id,Correlation_Id,Start_Timestamp,End_Timestamp"
-
-
-def kernel(name: str, start: int, end: int, correlation: int, dispatch: int = 1, agent: str = "Agent 4") -> str:
-    return f'"KERNEL_DISPATCH","{agent}",1,2,77,{dispatch},9,"{name}",{correlation},{start},{end},' + ",".join(
-        ["0"] * 11
-    )
-
-
-def write(path: Path, header: str, *rows: str) -> Path:
-    path.write_text("\n".join([header, *rows]) + "\n")
-    return path
 
 
 @needs_samples

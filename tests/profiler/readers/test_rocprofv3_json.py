@@ -3,69 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from oracle import SAMPLES, agrees, needs_samples, oracle
+from rocprofv3_files import dispatch, process, record
+from rocprofv3_files import write_json as write
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import read_trace
-
-#: `kind` counts in this list, which another version has in another order.
-KINDS = [
-    {"kind": "NONE", "operations": []},
-    {"kind": "HIP_RUNTIME_API", "operations": ["hipMalloc", "hipGraphLaunch", "hipLaunchKernel"]},
-    {"kind": "MARKER_CORE_API", "operations": ["roctxMarkA", "roctxThreadRangeA"]},
-    {"kind": "MEMORY_COPY", "operations": ["NONE", "MEMORY_COPY_HOST_TO_DEVICE"]},
-    {"kind": "KERNEL_DISPATCH", "operations": ["NONE", "COMPLETE"]},
-]
-
-
-def record(kind: int, operation: int, start: int, end: int, correlation: int, **more: Any) -> dict[str, Any]:
-    ids = {"internal": correlation, "external": 0}
-    times = {"start_timestamp": start, "end_timestamp": end}
-    return {"size": 1, "kind": kind, "operation": operation, "thread_id": 9, "correlation_id": ids, **times, **more}
-
-
-def dispatch(kernel: int, start: int, end: int, correlation: int, agent: int = 70, **more: Any) -> dict[str, Any]:
-    size = {"x": 64, "y": 1, "z": 1}
-    queue = {"handle": 2**64 - 8}
-    info = {"size": 72, "agent_id": {"handle": agent}, "queue_id": queue, "kernel_id": kernel, "dispatch_id": 1}
-    where = {"dispatch_info": {**info, "workgroup_size": size, "grid_size": size}, "stream_id": {"handle": 3}}
-    return record(4, 1, start, end, correlation, **where, **more)
-
-
-def process(pid: int, agent: int = 70, **records: list[dict[str, Any]]) -> dict[str, Any]:
-    symbols = [
-        {"kernel_id": 0, "kernel_name": "", "formatted_kernel_name": "0"},
-        {"kernel_id": 5, "kernel_name": "_Z4gemmi.kd", "formatted_kernel_name": "gemm(int)"},
-        {"kernel_id": 6, "kernel_name": "norm.kd", "formatted_kernel_name": "norm"},
-    ]
-    agents = [
-        {"id": {"handle": 60}, "type": 1, "name": "EPYC", "product_name": "AMD EPYC", "logical_node_id": 0},
-        {
-            "id": {"handle": agent},
-            "type": 2,
-            "name": "gfx942",
-            "product_name": "AMD Instinct MI300X",
-            "logical_node_id": 4,
-        },
-    ]
-    strings = {"buffer_records": KINDS, "marker_api": [{"key": 1, "value": "decode step"}]}
-    return {
-        "metadata": {"pid": pid, "node": {"hostname": "h"}},
-        "agents": agents,
-        "strings": strings,
-        "buffer_records": {"scratch_memory": [{"anything": [1]}], **records},
-        "kernel_symbols": symbols,
-    }
-
-
-def write(path: Path, *processes: dict[str, Any]) -> Path:
-    path.write_text(json.dumps({"rocprofiler-sdk-tool": list(processes)}))
-    return path
 
 
 @needs_samples
