@@ -252,3 +252,29 @@ def test_mi300x_boundaries_before_attention() -> None:
 
     [kept] = rulecheck.check(found, [_boundary("t", {"name": "skipped", "split": [{"sequence": skip}]})])
     assert (kept.sites, len(kept.first)) == (36, 3)
+
+
+@pytest.mark.parametrize(
+    "name,role",
+    [
+        ("void mul_mat_vec_q<(ggml_type)13, 1, false, false>(void const*)", "gemm"),
+        ("quantize_q8_1(float const*, void*)", "quant"),
+        ("void rms_norm_f32<1024, true, false>(float const*)", "rms_norm"),
+        ("void gated_delta_net_cuda<128, false, false>(float const*)", "attention"),
+        ("void k_get_rows_float<float, float>(float const*)", "gather"),
+        ("void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16>(int)", "kv_write"),
+        ("void vllm::concat_and_cache_mla_kernel<__nv_bfloat16>(int)", "kv_write"),
+        ("void vllm::rotary_embedding_kernel<c10::BFloat16, true>(long const*)", "rope"),
+        ("void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<true>(float*)", "rope"),
+        ("kernel_unified_attention_3d", "attention"),
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0ELb0ELb1ELi1EEEvPT0_", "qk_norm"),
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb0ELb0ELb1ELi1EEEvPT0_", "rms_norm"),
+        ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_", "residual_rms_norm"),
+        ("void tensorrt_llm::kernels::fusedQKNormRopeKernel<128, true>(void*)", "fused_qk_norm_rope"),
+        ("triton_poi_fused__to_copy_1", "copy"),
+        ("triton_red_fused__to_copy_add_mean_mul_rsqrt_3", "residual_rms_norm"),
+        ("void europe_kernel<int>(int)", ""),
+    ],
+)
+def test_roles_by_name(name: str, role: str) -> None:
+    assert ruleset.load().role_of(name) == role
