@@ -96,12 +96,13 @@ class DecodeContext:
     """Paths that this machine, or another rank's, cannot run, with the reason."""
 
     def __post_init__(self) -> None:
-        if not self.group.same(zlib.crc32(str(self.paths).encode())):
-            raise RanksDisagree(
-                f"rank {self.group.rank} was given the paths {str(self.paths) or 'split'!r} and another rank others: "
-                f"give every rank the same --paths or {ENVIRONMENT}."
-            )
         names = self._names()
+        told = "|".join([str(self.paths), *(get_path(name).settings() for name in names)])
+        if not self.group.same(zlib.crc32(told.encode())):
+            raise RanksDisagree(
+                f"rank {self.group.rank} was given the paths {str(self.paths) or 'split'!r} and another rank others, or "
+                f"another table for one of them: give every rank the same --paths, {ENVIRONMENT} and tables."
+            )
         mine = {name: get_path(name).unavailable(self.group, self.device) for name in names}
         everywhere = self.group.agree([mine[name] is None for name in names])
         self.unavailable = {

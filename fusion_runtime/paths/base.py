@@ -57,6 +57,10 @@ class Path(ABC):
         """
         return None
 
+    def settings(self) -> str:
+        """What must be the same on every rank besides the name (a tuning table, say)."""
+        return ""
+
     def chooses_from(self, names: Sequence[str]) -> Sequence[str]:
         """The paths that `order` may name, out of all `names`; none for a path that runs sites itself."""
         return ()
