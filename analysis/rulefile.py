@@ -198,4 +198,6 @@ def _boundary(where: str, entry: dict[str, Any]) -> BoundaryRule:
     expected = str(entry.get("expect_sites", ""))
     if expected and not _EXPECTED.fullmatch(expected):
         raise FusionScopeError(f'{where}: \'expect_sites\' of {name} is a number, "layers" or "2 layers".')
-    return BoundaryRule(name, str(entry.get("title", "")), tuple(forms), dict(by_last), expected)
+    return BoundaryRule(
+        name, str(entry.get("title", "")), tuple(forms), {str(k): str(v) for k, v in by_last.items()}, expected
+    )

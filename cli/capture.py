@@ -116,9 +116,9 @@ def capture(
         serve=serve,
         profiler=profiler,
         recorded=recorded,
-        tp=tp or -1,
-        batch=batch or -1,
-        context=context or -1,
+        tp=-1 if tp is None else tp,
+        batch=-1 if batch is None else batch,
+        context=-1 if context is None else context,
         steps=replays,
     )
     _engine(asked, name, store, json)

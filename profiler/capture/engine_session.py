@@ -63,7 +63,11 @@ def run_engine(
     check_name(name)
     wrapper = choose(asked.profiler)
     out = _folder(store)
-    job, made = _recipe(asked, wrapper, out)
+    try:
+        job, made = _recipe(asked, wrapper, out)
+    except CaptureError:
+        out.rmdir()
+        raise
     recorded = made.recorded if asked.recorded == "auto" else asked.recorded
     for file, text in made.files.items():
         (out / file).write_text(text, encoding="utf-8")
@@ -77,6 +81,10 @@ def run_engine(
     except KeyboardInterrupt:
         raise _interrupted(asked, wrapper, out, store, name, command) from None
     except CaptureError as error:
+        if not log.is_file():
+            # It was never started.
+            shutil.rmtree(out, ignore_errors=True)
+            raise
         raise CaptureError(f"{error} Its output is in {log}.") from error
     progress(0, 0, "reading the traces")
     if failed is not None and not wrapper.files(out):
@@ -88,6 +96,10 @@ def run_engine(
 
 
 def _recipe(asked: Asked, wrapper: Wrapper, out: Path) -> tuple[Job | None, Recipe]:
+    numbers = ((asked.tp, "--tp"), (asked.batch, "--batch"), (asked.context, "--context"), (asked.steps, "--replays"))
+    for number, option in numbers:
+        if number < 1 and (number != -1 or option == "--replays"):
+            raise CaptureError(f"{option} must be at least 1, not {number}.")
     if asked.recorded not in RANGES:
         raise CaptureError(f"--range takes one of {', '.join(RANGES)}, not {asked.recorded!r}.")
     if not asked.engine:

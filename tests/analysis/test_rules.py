@@ -278,3 +278,34 @@ def test_mi300x_boundaries_before_attention() -> None:
 )
 def test_roles_by_name(name: str, role: str) -> None:
     assert ruleset.load().role_of(name) == role
+
+
+_JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 3000), st.floats(allow_nan=False), st.text("ab(*+[")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["name", "role", "split", "fused", "sequence", "any_of", "repeat", "skip", "absorb", "optional",
+                 "subtype", "unless_in", "expect_sites", "subtype_by_last", "pattern"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(["split", "fused", "absorb", "skip", "expect_sites"]), _JUNK, max_size=3), _JUNK)
+def test_any_structure_is_read_or_refused_in_a_sentence(entry: dict[str, object], element: object) -> None:
+    from fusionscope.analysis.rulefile import _boundary
+
+    for data in ({"name": "k", **entry}, {"name": "k", "split": [{"sequence": ["gemm", element]}]}, {"name": element}):
+        try:
+            rule = _boundary("mine.toml", data)
+        except FusionScopeError as error:
+            assert "mine.toml" in str(error)
+        else:
+            assert rule.forms

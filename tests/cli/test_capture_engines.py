@@ -40,6 +40,8 @@ def test_a_command_is_captured_as_json(fusionscope: Any, fake: Path) -> None:
         (("--model", "tiny", "--engine", "sglang"), "Say what to capture"),
         (("--model", "tiny"), "--model needs --tp"),
         (("--engine", "sglang", "--profiler", "torch"), "--engine needs --model-path"),
+        (("--engine", "sglang", "--model-path", "M", "--profiler", "torch", "--replays", "0"), "--replays must be"),
+        (("--engine", "sglang", "--model-path", "M", "--profiler", "torch", "--tp", "0"), "--tp must be"),
         (("--engine", "llama", "--model-path", "M", "--profiler", "torch"), "sglang, vllm, trtllm"),
     ],
 )

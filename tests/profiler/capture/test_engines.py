@@ -227,6 +227,8 @@ def test_a_command_that_fails_is_told_with_its_last_line(fake: Path, tmp_path: P
     assert "ended with code 3" in run.info.warnings[-1]
     with pytest.raises(CaptureError, match=r"/no/such cannot be started"):
         captured(tmp_path, command=("/no/such",), profiler="torch")
+    # The one that recorded nothing stays for its output; what was never started leaves nothing.
+    assert len(list((tmp_path / "store" / "captures").iterdir())) == 1
 
 
 def test_a_server_that_refuses_or_dies_is_told(fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +250,7 @@ def test_wrong_use(fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         captured(tmp_path, command=("x",), profiler="nsys", recorded="some")
     with pytest.raises(CaptureError, match="auto, nsys, rocprofv3, torch"):
         captured(tmp_path, command=("x",), profiler="cupti")
+    assert list((tmp_path / "store" / "captures").iterdir()) == []
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("NSYS", "/no/nsys")
     monkeypatch.setattr(wrappers, "find_rocprofv3", lambda: None)
