@@ -25,12 +25,13 @@ from fusionscope.analysis.target import Target
 ADJACENT = "adjacent; data flow not known"
 #: Roles that do the work of a layer: a chain lies between them.
 WORK = ("gemm", "moe_gemm", "attention")
-#: A kernel of no known role that takes so many times the forward's median launch is taken for such work too.
-LARGE = 5.0
+#: A kernel of no known role, or a collective other than an all-reduce, that takes so many times the forward's median
+#: launch ends a chain as well.
+LARGE, COLLECTIVES = 5.0, ("collective_generic", "all_gather", "reduce_scatter")
 #: Launches of a chain, and sites from which on it counts as repeating.
 LONGEST, LEAST_SITES = 8, 3
-#: Chains whose ceiling is worked out: those with most kernel time.
-TRIED = 24
+#: Chains whose ceiling is worked out, those with most kernel time: so many, fewer in a forward of more launches.
+TRIED, LEAST_TRIED, LAUNCHES = 24, 6, 5_000
 
 Chain = tuple[int, ...]
 
@@ -79,7 +80,8 @@ def suggest(run: Analysed, limit: int = 10) -> list[Suggestion]:
     closed = _closed(_counted(pieces, kernels))
     weight = {chain: float(np.median(forward.duration[:, [c for s in at for c in s]].sum(axis=1)))
               for chain, at in closed.items()}  # fmt: skip
-    tried = sorted(closed, key=lambda chain: (-weight[chain], chain))[:TRIED]
+    tried = sorted(closed, key=lambda chain: (-weight[chain], chain))
+    tried = tried[: max(LEAST_TRIED, TRIED * min(LAUNCHES, forward.launches) // max(forward.launches, 1))]
     schedule = run.schedule()
     found = []
     for chain in tried:
@@ -105,7 +107,7 @@ def _pieces(run: Analysed, kernels: Kernels) -> Iterator[list[int]]:
         piece: list[int] = []
         for column in stream.tolist():
             role = run.attribution.roles[column]
-            if role in WORK or (not role and time[column] > large):
+            if role in WORK or (role in ("", *COLLECTIVES) and time[column] > large):
                 yield piece
                 piece = []
             else:

@@ -64,7 +64,8 @@ def test_what_does_not_repeat_or_is_large_is_no_chain(made: Callable[..., Analys
     rows: list[Launch] = []
     for k in range(5):
         at = 60_000 * k
-        rows += [("a_kernel", at, 500), ("huge", at + 600, 50_000), ("b_kernel", at + 50_700, 500)]
+        large = "huge" if k % 2 else "ncclDevKernel_AllGather_RING_LL"
+        rows += [("a_kernel", at, 500), (large, at + 600, 50_000), ("b_kernel", at + 50_700, 500)]
     found = suggest(made([rows]))
     assert [s.kernels for s in found] == [("b_kernel", "a_kernel")]
 
