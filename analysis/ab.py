@@ -237,12 +237,12 @@ def judged(
         needed = None if floor is None else _blocks_needed(found, floor, base, margin)
         verdict = judge(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin,
-            missing=_missing(found, needed, floor is None), caution=_caution(found, control, paired_processes),
+            missing=_missing(found, needed, floor is None), caution=caution(found, control, paired_processes),
         )  # fmt: skip
     else:
         verdict = judge(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin,
-            caution=_caution(found, control, paired_processes),
+            caution=caution(found, control, paired_processes),
         )  # fmt: skip
     return Comparison(found, control, base, candidate, margin, found.within(margin * base), needed, verdict)
 
@@ -269,7 +269,8 @@ def _missing(found: Shift, needed: int | None, no_control: bool) -> str:
     return f"What would settle it: about {needed} more blocks{each}."
 
 
-def _caution(found: Shift, control: Shift | None, paired_processes: bool) -> str:
+def caution(found: Shift, control: Shift | None, paired_processes: bool) -> str:
+    """What must be said beside such a measurement; "" for nothing."""
     said = []
     if paired_processes and found.processes == 1:
         said.append("One process was measured, and processes differ: the interval does not cover that.")

@@ -136,7 +136,7 @@ def batch_row(found: Comparison, verdict: Verdict | None, guess: Estimate | None
         padded=_setting(settings, PADDED),
         tokens=_setting(settings, TOKENS) or batch,
         state=CONTROL if found.same_sequence else state,
-        step_ns=found.base.step_ns(),
+        step_ns=found.step_ns,
         saving_ns=saving,
         interval_ns=interval,
         launches=(found.base.forward.launches, run.forward.launches),

@@ -44,6 +44,15 @@ class Comparison:
     mde_ns: float | None
     #: The part of the step that a saving must exceed.
     margin: float = MARGIN
+    #: The untraced steps that the measured saving is of, and full sentences on how they were taken.
+    steps_ns: tuple[float, float] | None = None
+    how: str = ""
+    source: str = "untraced"
+
+    @property
+    def step_ns(self) -> float:
+        """The base's step that savings are parts of: measured beside the candidate's where it was, else its own."""
+        return self.steps_ns[0] if self.steps_ns else self.base.step_ns()
 
 
 def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comparison:
@@ -75,7 +84,29 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
         measured_interval_ns=interval,
         mde_ns=mde,
         margin=margin,
+        steps_ns=_steps(base, candidate) if verdict is not None else None,
+        how=_how(base, candidate) if verdict is not None else "",
+        source=base.untraced.source if base.untraced is not None else "untraced",
     )
+
+
+def _steps(base: Analysed, candidate: Analysed) -> tuple[float, float]:
+    return base.step_ns(), candidate.step_ns()
+
+
+def _how(base: Analysed, candidate: Analysed) -> str:
+    """In how many processes and blocks both sides were timed."""
+    sides = [side.untraced for side in (base, candidate) if side.untraced is not None]
+    counts = dict.fromkeys(samples(side.processes, side.blocks) for side in sides)
+    alone = "" if one_process(base, candidate) else f" {TWO_PROCESSES}"
+    return f"{' and '.join(counts)} an arm.{alone}"
+
+
+def samples(processes: int, blocks: int, kind: str = "blocks") -> str:
+    """`3 processes x 20 blocks`."""
+    each = blocks // processes if processes and blocks % processes == 0 else 0
+    unit = "process" if processes == 1 else "processes"
+    return f"{processes} {unit} x {each} {kind}" if each else f"{processes} {unit}, {blocks} {kind}"
 
 
 def _paired(base: Analysed, candidate: Analysed) -> Analysed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.profiler.store import Run
 
 #: State of the machine at the moment, which always differs a little and is no choice of the runs.
 _MOMENTARY = ("temperature", "clock_mhz", "throttle", "power")
@@ -49,19 +50,25 @@ def machine(run: Analysed) -> dict[str, str]:
     return run.info.machine or run.run.trace.machine
 
 
-def incomparable(base: Analysed, candidate: Analysed) -> dict[str, tuple[str, str]]:
-    """The fields that forbid a comparison of times, with both values: another model, batch, GPU, kind of run.
-
-    What one side does not know is no difference.
-    """
+def same_work(base: Run, candidate: Run) -> dict[str, tuple[str, str]]:
+    """Model, shape and GPU in which two runs differ, where both know them."""
     found = {}
     for name in _SAME_WORK:
         a, b = (getattr(run.info, name) for run in (base, candidate))
         if a != b and a not in ("", -1) and b not in ("", -1):
             found[name] = (str(a), str(b))
-    gpus = [machine(run).get("gpu", "") for run in (base, candidate)]
+    gpus = [(run.info.machine or run.trace.machine).get("gpu", "") for run in (base, candidate)]
     if all(gpus) and gpus[0] != gpus[1]:
         found["gpu"] = (gpus[0], gpus[1])
+    return found
+
+
+def incomparable(base: Analysed, candidate: Analysed) -> dict[str, tuple[str, str]]:
+    """The fields that forbid a comparison of times, with both values: another model, batch, GPU, kind of run.
+
+    What one side does not know is no difference.
+    """
+    found = same_work(base.run, candidate.run)
     for label in _OTHER_TIMES:
         has = [label in run.info.labels for run in (base, candidate)]
         if has[0] != has[1]:

@@ -8,7 +8,7 @@ from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.blocks import Code, Inline, Line, bold, data, joined
 from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.changes import Change
-from fusionscope.analysis.compare import TWO_PROCESSES, Comparison, one_process
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.differing import machine
 from fusionscope.analysis.estimate import Estimate, of_target
 from fusionscope.analysis.names import short
@@ -84,7 +84,7 @@ def _subject(found: Comparison) -> Line:
 
 def _by_how_much(found: Comparison, guess: Estimate | None, serving: Serving | None) -> Line:
     decided = verdict_of(found, guess, serving)
-    step = found.base.step_ns()
+    step = found.step_ns
     of = "replay" if found.base.forward.graph_launches else "forward"
     if found.measured is not None and found.measured_saving_ns is not None:
         gain, how = found.measured_saving_ns, ""
@@ -138,15 +138,14 @@ def _graph(run: Analysed, gpu: str) -> str:
 
 def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Line:
     """The untraced times of both sides; without them the prediction, said to be one."""
-    base, candidate, interval = found.base.untraced, found.candidate.untraced, found.measured_interval_ns
-    if interval is not None and base is not None and candidate is not None:
+    interval, steps = found.measured_interval_ns, found.steps_ns
+    if interval is not None and steps is not None:
         gain = _gain(found.measured_saving_ns or 0.0, interval, "95 % CI")
         floor = "not known" if found.mde_ns is None else f"{in_us(found.mde_ns)} us"
-        need = in_us(margin * base.median_ns)
+        need = in_us(margin * steps[0])
         return (
-            bold(f"Measured, {base.source}:"),
-            f" {pair(base.median_ns, candidate.median_ns)}, {gain}; "
-            f"noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",
+            bold(f"Measured, {found.source}:"),
+            f" {pair(*steps)}, {gain}; noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",
         )
     if guess is not None:
         said = f" {_interval(guess)} of {in_us(guess.span_ns)} us ({guess.basis}); nothing was measured untraced on "
@@ -184,22 +183,13 @@ def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None =
         # Its first words are the verdict's, which stand there already.
         said = decided.sentence.partition(": ")[2] or decided.sentence
         parts.append(f" {said[0].upper()}{said[1:]}")
-    elif found.base.untraced is not None and found.candidate.untraced is not None:
-        sides = (found.base.untraced, found.candidate.untraced)
-        counts = list(dict.fromkeys(_samples(side.processes, side.blocks) for side in sides))
-        parts.append(f" {' and '.join(counts)} an arm.")
-        parts.append("" if one_process(found.base, found.candidate) else f" {TWO_PROCESSES}")
+    else:
+        parts.append(f" {found.how}")
     if decided.kind == "measured" and guess is not None:
         parts.append(f" Predicted from the base run with the fused time of this trace: {_interval(guess)}; Amdahl "
                      f"{percent(guess.amdahl_gain).lstrip('+')} of the span.")  # fmt: skip
     parts.append(more)
     return tuple(parts)
-
-
-def _samples(processes: int, blocks: int) -> str:
-    each = f"{blocks // processes}" if processes and blocks % processes == 0 else ""
-    unit = "process" if processes == 1 else "processes"
-    return f"{processes} {unit} x {each} blocks" if each else f"{processes} {unit}, {blocks} blocks"
 
 
 def fired(found: Comparison) -> Line:

@@ -47,13 +47,12 @@ def _row(found: Comparison, among: list[Comparison], margin: float) -> tuple[Lin
     if found.same_sequence:
         # Above the gate of a fusion both sides run the same kernels, and what they differ by is noise.
         word = "control: the same kernels"
-    base, candidate = found.base.untraced, found.candidate.untraced
     gain, interval, kind = found.measured_saving_ns, found.measured_interval_ns, ""
     if gain is None and guess is not None:
         gain, interval, kind = guess.saving_ns, guess.interval_ns, " (predicted)"
-    step = pair(base.median_ns, candidate.median_ns) if base and candidate else "not measured"
+    step = pair(*found.steps_ns) if found.steps_ns else "not measured"
     cells = (launches, step, "", "", word + kind)
     if gain is not None and interval is not None:
         said = f"{in_us(gain)} us [{in_us(interval[0])}, {in_us(interval[1])}]"
-        cells = (launches, step, said, percent(-gain / found.base.step_ns()), word + kind)
+        cells = (launches, step, said, percent(-gain / found.step_ns), word + kind)
     return (name, *(line(cell) for cell in cells))

@@ -11,6 +11,7 @@ from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt
 from fusionscope.cli.pairing import (
     SEVERAL,
+    AbOpt,
     AccuracyOpt,
     BaseOpt,
     CandidateOpt,
@@ -48,6 +49,7 @@ def ci(
         typer.Option("--expect", help="As `fusionscope check` takes it, of every candidate; lines or repeated."),
     ] = None,
     pr: Annotated[str, typer.Option("--pr", help="The pull request's number, kept beside the runs.")] = "",
+    ab: AbOpt = None,
     serving_base: ServingBaseOpt = None,
     serving_candidate: ServingCandidateOpt = None,
     controls: ControlsOpt = "",
@@ -78,7 +80,7 @@ def ci(
     gates = Gates.of(fail_if)
     part = margin_part(margin)
     expected = [expecting.parse(text) for option in expect or [] for text in option.splitlines() if text.strip()]
-    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites)
+    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites, ab)
     serving = served(serving_base, serving_candidate, controls, found, part)
     scores = tuple(parse(text) for text in accuracy or [])
     checks = [expecting.found(expectation, one.candidate) for one in found for expectation in expected]

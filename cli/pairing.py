@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fusionscope.cli.analysing import analysed
+from fusionscope.cli.common import open_store
 
 if TYPE_CHECKING:
     from fusionscope.analysis.compare import Comparison
@@ -49,8 +50,12 @@ AccuracyOpt = Annotated[
     list[str] | None,
     typer.Option("--accuracy", metavar="NAME=A,B", help="gsm8k=0.967/1319,0.969/1319, or two files of answers."),
 ]
+AbOpt = Annotated[
+    list[str] | None,
+    typer.Option("--ab", metavar="RUN...", help="Runs of `fusionscope ab` whose times decide, one a pair."),
+]
 #: Options of these commands that take several values at once.
-SEVERAL = ("--base", "--candidate", "--serving-base", "--serving-candidate")
+SEVERAL = ("--base", "--candidate", "--ab", "--serving-base", "--serving-candidate")
 
 
 def references(
@@ -78,15 +83,24 @@ def compared(
     rules: list[Path] | None = None,
     boundary: list[str] | None = None,
     sites: str = "",
+    ab: list[str] | None = None,
 ) -> list[Comparison]:
-    """Each run before with its run after (by batch; one before serves all), attributed and compared."""
+    """Each run before with its run after (by batch; one before serves all), attributed and compared.
+
+    `ab` are runs of measured arms, in the order of the pairs. Raises FusionScopeError for another number of them.
+    """
     from fusionscope.analysis.batches import pair
     from fusionscope.analysis.compare import compare
+    from fusionscope.analysis.measured_ab import with_ab
+    from fusionscope.profiler.errors import FusionScopeError
 
     # The kind of forward is the base's: the candidate's is the one that is most like it.
     before = [analysed(ref, store, rank, forward, rules, sites, boundaries=boundary) for ref in base]
     after = [analysed(ref, store, rank, "", rules, sites, boundaries=boundary) for ref in candidate]
-    return [compare(*both, margin) for both in pair(before, after)]
+    found = [compare(*both, margin) for both in pair(before, after)]
+    if ab and len(ab) != len(found):
+        raise FusionScopeError(f"--ab names {len(ab)} runs for {len(found)} pairs: give one a pair, in their order.")
+    return [with_ab(one, open_store(store).load(ref)) for one, ref in zip(found, ab, strict=True)] if ab else found
 
 
 def served(

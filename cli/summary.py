@@ -10,6 +10,7 @@ from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import BoundariesOpt, ForwardOpt, JsonOpt, RankOpt, RulesOpt, SitesOpt, StoreOpt
 from fusionscope.cli.pairing import (
     SEVERAL,
+    AbOpt,
     AccuracyOpt,
     BaseOpt,
     CandidateOpt,
@@ -39,6 +40,7 @@ def summary(
     format: Annotated[str, typer.Option("--format", help="md, html or json.")] = "md",
     title: TitleOpt = "",
     fail_if: FailIfOpt = "",
+    ab: AbOpt = None,
     serving_base: ServingBaseOpt = None,
     serving_candidate: ServingCandidateOpt = None,
     controls: ControlsOpt = "",
@@ -70,7 +72,7 @@ def summary(
         raise FusionScopeError(f"--format {format} is not known: choose {', '.join(FORMATS)}.")
     gates = Gates.of(fail_if)
     part = margin_part(margin)
-    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites)
+    found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites, ab)
     serving = served(serving_base, serving_candidate, controls, found, part)
     scores = tuple(parse(text) for text in accuracy or [])
     options = Options(part, title, output.command_line(), serving, scores)

@@ -175,3 +175,8 @@ def test_compare_says_that_runs_are_not_comparable(fusionscope: Any, store: Path
     # The margin of the question is the quote's too.
     wide = ("compare", "split", "fused", "--store", store, "--margin", "10%", "--json")
     assert "below the margin" in fusionscope(*wide).json["quote"]
+
+
+def test_measured_arms_are_given_one_a_pair(summary: Any) -> None:
+    assert "--ab names 2 runs for 1 pairs" in summary("split", "fused", "--ab", "split", "fused").err
+    assert "holds no two arms" in summary("split", "fused", "--ab", "split").err
