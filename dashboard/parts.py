@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, NOT_MEASURABLE, SLOWER, WORTH_MERGING
+from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, NOT_MEASURABLE, SLOWER, WORTH_MERGING, Verdict
 
 VERDICT_COLOURS = {
     WORTH_MERGING: "green",
@@ -57,15 +57,22 @@ def badges(labels: Iterable[str]) -> Component:
     return html.Span(made, className="fs-badges")
 
 
-def verdict(class_: str, sentence: str, kind: str) -> Component:
-    """A verdict with its sentence."""
-    name = class_.replace("_", " ")
+def verdict(found: Verdict, kind: str) -> Component:
+    """A verdict with its sentence, and the one to quote."""
+    quote = html.Div([html.Span(found.quote, className="fs-quote"), copy(found.quote)], className="fs-quoted")
     return dmc.Alert(
-        sentence,
-        title=f"{kind.capitalize()}: {name}",
-        color=VERDICT_COLOURS.get(class_, "blue"),
+        [html.Div(found.sentence), *([quote] if found.quote else [])],
+        title=f"{kind.capitalize()}: {found.class_.replace('_', ' ')}",
+        color=VERDICT_COLOURS.get(found.class_, "blue"),
         variant="light",
-        className=f"fs-verdict fs-verdict-{class_}",
+        className="fs-verdict",
+    )
+
+
+def copy(text: str, what: str = "this sentence") -> Component:
+    """A button that copies a text."""
+    return html.Button(
+        "Copy", type="button", className="fs-button", title=f"Copy {what}", **{"data-copy": text, "aria-live": "polite"}
     )
 
 

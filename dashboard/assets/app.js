@@ -115,12 +115,25 @@
     return React.createElement("span", { className: "fs-badge fs-status fs-status-" + name }, props.value);
   };
 
+  function say(button, text) {
+    const before = button.textContent;
+    button.textContent = text;
+    setTimeout(() => (button.textContent = before), 1500);
+  }
+
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-open]");
     if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey && event.button === 0) {
       event.preventDefault();
       open(link.getAttribute("href"));
       return;
+    }
+    const copy = event.target.closest("button[data-copy]");
+    if (copy) {
+      navigator.clipboard.writeText(copy.dataset.copy).then(
+        () => say(copy, "Copied"),
+        () => say(copy, "Not allowed")
+      );
     }
     const button = event.target.closest("button[data-format]");
     if (button) {

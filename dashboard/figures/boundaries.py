@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from fusionscope.analysis.names import short
-from fusionscope.dashboard.figures.base import BASE, CANDIDATE, colours, figure, plain
+from fusionscope.dashboard.figures.base import BASE, CANDIDATE, colours, figure, plain, tint
 
 
 def bars(boundaries: Sequence[Mapping[str, Any]]) -> go.Figure:
@@ -31,11 +31,7 @@ def bars(boundaries: Sequence[Mapping[str, Any]]) -> go.Figure:
                 orientation="h",
                 y=[kind],
                 x=[kernel["kernel_time_ns"] / 1000],
-                marker={
-                    "color": palette[row["boundary"]],
-                    "opacity": max(1.0 - 0.22 * place, 0.35),
-                    "line": {"color": "#ffffff", "width": 1},
-                },
+                marker={"color": tint(palette[row["boundary"]], place), "line": {"color": "#ffffff", "width": 1}},
                 text=f"{name}<br>{kernel['launches']} × {kernel['median_ns'] / 1000:.2f} us",
                 textposition="inside",
                 insidetextanchor="middle",
@@ -46,7 +42,7 @@ def bars(boundaries: Sequence[Mapping[str, Any]]) -> go.Figure:
                     f"sum {kernel['kernel_time_ns'] / 1000:.1f} us<extra></extra>"
                 ),
             )
-    made.update_traces(textfont={"size": 11})
+    made.update_traces(textfont={"size": 11, "color": "#15181e"})
     made.update_layout(uniformtext={"mode": "hide", "minsize": 10})
     for row in shown:
         made.add_annotation(

@@ -136,7 +136,7 @@ def _answer(found: Comparison) -> list[Component]:
         for kernel, n, boundary in found.suspects
     ]
     if found.measured is not None and not found.incomparable:
-        made.append(parts.verdict(found.measured.class_, found.measured.sentence, "measured, untraced"))
+        made.append(parts.verdict(found.measured, "measured, untraced"))
     elif found.measured is None:
         made.append(
             parts.alert("No replay times without a profiler on both sides, so nothing was measured.", "", "blue")
@@ -213,7 +213,7 @@ def _kernels(found: Comparison, query: urls.Query) -> Component:
             "k",
             columns,
             rows,
-            height=min(90 + 34 * len(rows), 460),
+            height=min(58 + 34 * len(rows), 460),
             label="Kernels of both sides",
             options={"quickFilterText": query.text("k")},
         ),

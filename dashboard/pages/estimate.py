@@ -131,7 +131,7 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
         return [parts.alert(str(error), "No estimate")]
     made = answer.made
     return [
-        parts.verdict(made.verdict.class_, made.verdict.sentence, "predicted"),
+        parts.verdict(made.verdict, "predicted"),
         shown.numbers(answer, asked.margin),
         parts.section(
             "Amdahl and schedule",

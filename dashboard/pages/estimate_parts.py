@@ -36,8 +36,9 @@ def numbers(answer: Answer, margin: float) -> Component:
     rows += [
         ("Noise floor", "unknown" if made.mde_ns is None else us(made.mde_ns), "smallest difference that shows"),
         ("Margin", us(margin * made.span_ns), f"{margin:.2%} of the step"),
-        ("Wait in the sites", "unknown" if made.wait_ns is None else us(made.wait_ns), "for other ranks; it stays"),
     ]
+    if made.wait_ns is not None:
+        rows.append(("Wait in the sites", us(made.wait_ns), "for other ranks; it stays"))
     return parts.stats(rows)
 
 

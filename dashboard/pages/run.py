@@ -154,7 +154,7 @@ def _kernels(run: Analysed, query: urls.Query) -> Component:
             "k",
             columns,
             rows,
-            height=min(90 + 34 * len(rows), 460),
+            height=min(58 + 34 * len(rows), 460),
             label="Kernels of one forward",
             options={"quickFilterText": query.text("k")},
         ),

@@ -22,9 +22,11 @@ def page(library: Library, query: urls.Query) -> Component:
     """The page `/`; `q` is what is searched for."""
     rows = tables.runs(library.list())
     broken = sum(1 for row in rows if row["Error"])
-    lead = [f"{len(rows)} runs in ", html.Code(library.store.place), "; the examples ship with FusionScope."]
+    lead = [
+        html.Span([f"{len(rows)} runs in ", html.Code(library.store.place), ". The examples ship with FusionScope."])
+    ]
     if broken:
-        lead.append(html.Strong(f" {broken} cannot be opened: the Error column says why."))
+        lead.append(html.Strong(f"{broken} cannot be opened: the Error column says why."))
     columns = [_column(name, rows, broken > 0) for name in rows[0] if name not in _HIDDEN]
     return html.Div(
         [
@@ -40,7 +42,7 @@ def page(library: Library, query: urls.Query) -> Component:
                 "q",
                 columns,
                 rows,
-                height=min(90 + 34 * len(rows), 640),
+                height=min(58 + 34 * len(rows), 640),
                 label="All runs",
                 options={
                     "rowSelection": {"mode": "multiRow", "headerCheckbox": False},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 import dash_mantine_components as dmc
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from fusionscope.analysis.compare import Comparison
@@ -41,7 +41,7 @@ def page(library: Library, query: urls.Query) -> Component:
     except FusionScopeError as error:
         return html.Div([parts.title("Summary", lead), choice, parts.alert(str(error), "No summary")])
     actions = [
-        dcc.Clipboard(id="copy-summary", content=text, className="fs-button", title="Copy the Markdown"),
+        parts.copy(text, "the Markdown"),
         parts.save(urls.compare_file("summary.md", base, candidates, margin=f"{margin * 100:g}"), "Markdown"),
         parts.link("Compare", urls.compare(base, candidates), button=True),
     ]

@@ -164,8 +164,8 @@ def test_tables_and_figures_are_saved(seen: Any) -> None:
 def test_a_summary_is_copied_and_saved(seen: Any) -> None:
     seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = seen.open(PAGES["summary"])
-    page.locator("#copy-summary").click()
-    page.wait_for_timeout(100)
+    page.get_by_title("Copy the Markdown").click()
+    page.get_by_role("button", name="Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     file = saved(page, page.get_by_title("Download as Markdown").click)
     assert copied == file.read_bytes().decode() and copied.startswith("### `mhc_post` fused at 90 sites")
