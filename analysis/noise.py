@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -41,24 +41,10 @@ class Baseline:
     blocks: int
     processes: int
     source: str
-    #: What of each of these times is the launch of the graph and the way to its first kernel; 0 where not measured.
-    launch_ns: float = 0.0
-    #: The traced graph itself, timed in its process before any profiler was loaded; None where it was not.
-    same_graph_ns: float | None = None
-
-    @property
-    def graph_ns(self) -> float:
-        """The step without the launch of its graph, as a trace's span is without it; of the traced graph if known.
-
-        Two captures of one program can differ by 2 % of the step.
-        """
-        return (self.median_ns if self.same_graph_ns is None else self.same_graph_ns) - self.launch_ns
 
 
 #: Sources in order of trust; times of the traced process carry the tracer's cost and are no baseline.
 SOURCES = ("untraced", "graph-level trace", "host latency")
-#: Sources that tell something beside the step: see `Baseline.launch_ns` and `Baseline.same_graph_ns`.
-LAUNCH, SAME_GRAPH = "graph launch", "same graph untraced"
 
 
 def baseline(timings: pd.DataFrame, rank: int = 0) -> Baseline | None:
@@ -70,15 +56,7 @@ def baseline(timings: pd.DataFrame, rank: int = 0) -> Baseline | None:
     for source in SOURCES:
         rows = mine[mine["source"] == source]
         if len(rows):
-            beside = {name: mine.loc[mine["source"] == name, "duration_ns"] for name in (LAUNCH, SAME_GRAPH)}
-            found = _baseline(rows, source)
-            if source != "untraced":
-                return found
-            return replace(
-                found,
-                launch_ns=float(beside[LAUNCH].median()) if len(beside[LAUNCH]) else 0.0,
-                same_graph_ns=float(beside[SAME_GRAPH].median()) if len(beside[SAME_GRAPH]) else None,
-            )
+            return _baseline(rows, source)
     return None
 
 

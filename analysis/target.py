@@ -89,7 +89,7 @@ class Target:
         """What tracing adds to the step per launch."""
         if self.untraced is None:
             return 0.0
-        return max((self.span_ns - self.untraced.graph_ns) / self.forward.launches, 0.0)
+        return max((self.span_ns - self.untraced.median_ns) / self.forward.launches, 0.0)
 
     @property
     def taken_ns(self) -> float:

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """Trace, then measure in several processes; each gets its share of what is left of the time."""
     until = time.monotonic() + options.seconds
     phases = [("trace", 0), *(("measure", k) for k in range(PROCESSES))]
-    shares = [0.34, 0.6, 1.0]
+    shares = [0.45, 0.85, 1.0]
     for (phase, process), share in zip(phases, shares, strict=True):
         left = until - time.monotonic()
         command = [sys.executable, __file__, "worker", str(options.out), "--phase", phase, "--process", str(process)]

@@ -20,7 +20,7 @@ from fusionscope.analysis import ab
 from fusionscope.profiler import measure
 from fusionscope.profiler.capture.graph_copies import CudaGraphs
 
-COMPARISONS, TRIALS, BLOCKS, REPLAYS = 200, 50, 10, 2
+COMPARISONS, TRIALS, BLOCKS, REPLAYS = 200, 50, 8, 2
 #: A spinning kernel in both arms: only its length differs.
 SHORT_NS = 1000
 

@@ -46,11 +46,8 @@ class Seen:
     isolated: tuple[float, float] | None
     #: Bytes that the fused kernel must move at a site.
     moved: float
-    #: Untraced times of the split step by block; of the graph that was traced, before CUPTI was loaded for it.
+    #: Untraced times of the split step by block.
     untraced: list[list[int]]
-    same_graph: list[int]
-    #: What of an untraced time is the launch of the graph.
-    launch: float
 
     def save(self, path: Path) -> None:
         """Write the case without code (no pickle)."""
@@ -62,6 +59,7 @@ class Seen:
         """Read what `save` wrote."""
         with np.load(path) as data:
             rest = json.loads(str(data["rest"]))
+            rest = {key: value for key, value in rest.items() if key in cls.__dataclass_fields__}
             rest["edges"] = [(int(a), int(b), bool(p)) for a, b, p in rest["edges"]]
             rest["sites"] = [(int(a), int(b)) for a, b in rest["sites"]]
             return cls(start=data["start"], duration=data["duration"], **rest)
@@ -108,12 +106,10 @@ def analysed(seen: Seen) -> Analysed:
         "edges",
         pd.DataFrame(seen.edges, columns=["source", "target", "programmatic"]).assign(rank=0, graph=1),
     )
-    timed = [(b, t, "untraced") for b, block in enumerate(seen.untraced) for t in block]
-    timed += [(-1, t, "same graph untraced") for t in seen.same_graph]
-    timed += [(-1, round(seen.launch), "graph launch")]
+    timed = [(b, t) for b, block in enumerate(seen.untraced) for t in block]
     timings = table(
         "timings",
-        pd.DataFrame(timed, columns=["block", "duration_ns", "source"]).assign(rank=0, process=1, arm=""),
+        pd.DataFrame(timed, columns=["block", "duration_ns"]).assign(rank=0, process=1, arm="", source="untraced"),
     )
     trace = Trace(kernels=kernels, sites=sites, edges=edges, timings=timings)
     return analyse(Run(RunInfo(), trace, Path()))
@@ -138,8 +134,6 @@ def predictions(seen: Seen) -> dict[str, Any]:
         "ceiling_ns": goal.ceiling_ns,
         "tracer_ns": goal.tracer_ns,
         "early_gaps_ns": goal.early_gaps_ns,
-        "launch_ns": seen.launch,
-        "same_graph_ns": float(np.median(seen.same_graph)),
         "sites": len(seen.sites),
         "site_split_ns": place,
         "by": {},

@@ -9,7 +9,6 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,8 @@ TRACED, WARM = 10, 1
 #: Blocks and replays in a turn of the measurement, and of the split step's own times before it.
 BLOCKS, REPLAYS = 12, 2
 BASELINE = (8, 6)
-#: Captures of each arm in a process (fewer for a model), and replays of the traced graph without a profiler.
-CAPTURES, MODEL_CAPTURES, SAME_GRAPH = 3, 2, 20
+#: Captures of each arm in a process, fewer for a model: two captures of one program can differ by 2 % of the step.
+CAPTURES, MODEL_CAPTURES = 3, 2
 
 
 @dataclasses.dataclass
@@ -153,7 +152,9 @@ def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.W
             listed.append((f"{m}.l{n}.b8", False, lambda pool, a=(m, n, 8, False): model_group(*a)))
     # What comes first is done if the time ends early, so that kinds are mixed.
     late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
-    found = [entry for entry in listed if entry not in late] + models(4, 16) + late + models(64, 1)
+    early = [entry for entry in listed if entry not in late]
+    tuning = [entry for entry in early if not entry[1]]
+    found = tuning + models(4) + early[len(tuning) :] + late + models(64, 16, 1)
     found.append(("glm-5.3-flash.l45.b4", True, lambda pool: model_group("glm-5.3-flash", 0, 4)))
     words = [w for w in options.only.split(",") if w]
     return [
@@ -238,11 +239,6 @@ def trace(group: Group, out: Path) -> list[dict[str, Any]]:
     built += [(b, "fused") for b in fused]
     benches = [(c.bench.build(False), c.bench.build(True)) if c.bench else None for c in group.candidates]
     built += [(b, "bench") for pair in benches if pair for b in pair]
-    base = timer(CudaGraphs(), split)
-    for _ in range(WARM):
-        base()
-    # CUPTI records nothing now, so that this is the untraced time of the very graph that is traced next.
-    same_graph = [base() for _ in range(SAME_GRAPH)]
     taken = [recorded(b.graph) for b, _ in built]
     nodes, edges = edges_of(split.graph)
     rows = []
@@ -259,7 +255,7 @@ def trace(group: Group, out: Path) -> list[dict[str, Any]]:
         seen = Seen(
             boundary=one.boundary, start=start, duration=duration, nodes=frame["node"], streams=frame["stream"],
             names=frame["name"], edges=edges, sites=one.sites(split, False), candidate=float(np.median(by_site)),
-            in_context=bench, isolated=None, moved=one.moved, untraced=[], same_graph=same_graph, launch=0.0,
+            in_context=bench, isolated=None, moved=one.moved, untraced=[],
         )  # fmt: skip
         seen.save(out / "traces" / f"{one.case}.npz")
         span = float(np.median((start + duration).max(axis=1) - start.min(axis=1)))
@@ -315,9 +311,8 @@ def evaluate(group: Group, options: argparse.Namespace, on: CudaGraphs, clocks: 
     captures = MODEL_CAPTURES if ".l" in group.name else CAPTURES
     splits = [group.split() for _ in range(captures)]
     if options.process == 0:
-        launch = launch_ns()
         for one in group.candidates:
-            predict(one, splits[0], options.out, on, launch)
+            predict(one, splits[0], options.out, on)
     kept = list(splits)
     arms: dict[str, Callable[[], int]] = {f"split {k}": timer(on, built) for k, built in enumerate(splits)}
     for one in group.candidates:
@@ -342,19 +337,13 @@ def evaluate(group: Group, options: argparse.Namespace, on: CudaGraphs, clocks: 
     return found
 
 
-@cache
-def launch_ns() -> float:
-    """What of a replay's time is the launch of the graph, measured once in a process."""
-    return measure.launch_ns(graphs=CudaGraphs())
-
-
-def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs, launch: float) -> None:
+def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs) -> None:
     """Add what an untraced process knows (the split step, the kernels alone), and write the prediction down."""
     path = out / "traces" / f"{one.case}.npz"
     seen = Seen.load(path)
     blocks, replays = BASELINE
     base = timer(on, split)
-    seen.untraced, seen.launch = [], launch
+    seen.untraced = []
     for _ in range(blocks):
         base()
         seen.untraced.append([base() for _ in range(replays)])

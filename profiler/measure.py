@@ -249,15 +249,6 @@ def delay(
     return Delay((long - short) * cycle, step, len(chosen), as_table(rows))
 
 
-def launch_ns(*, graphs: Graphs | None = None) -> float:
-    """What of a replay's time is the launch of the graph, ns: a chain of no kernels, from two that have some."""
-    on = graphs or CudaGraphs()
-    arms = {str(kernels): _timer(on, on.launch(on.chain(kernels))) for kernels in CHAINS}
-    rows = in_blocks(arms, 10, 5)
-    few, many = (_median(rows, str(kernels)) for kernels in CHAINS)
-    return few - CHAINS[0] * (many - few) / (CHAINS[1] - CHAINS[0])
-
-
 def disabled_node_ns(*, graphs: Graphs | None = None) -> float:
     """What a disabled node still costs in a chain of kernels, ns: the slope between a short and a long chain."""
     on = graphs or CudaGraphs()

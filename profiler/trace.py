@@ -79,9 +79,7 @@ EDGES: dict[str, str] = {
 }
 
 #: One row per timed replay. `source` is "untraced" (no profiler in the process), "graph-level trace"
-#: (one row per replay, little overhead), "host latency" (wall clock) or "traced process". Beside them stand "graph
-#: launch" (what of an untraced time is the launch of the graph) and "same graph untraced" (the traced graph, timed in
-#: its process before a profiler was loaded).
+#: (one row per replay, little overhead), "host latency" (wall clock) or "traced process".
 TIMINGS: dict[str, str] = {
     "rank": "int32",
     "process": "int64",

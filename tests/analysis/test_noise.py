@@ -47,26 +47,3 @@ def test_the_bootstrap_is_the_same_every_time_and_holds_the_median() -> None:
     low, high = bootstrap(values)
     assert (low, high) == bootstrap(values) and low <= np.median(values) <= high
     assert np.isnan(bootstrap(values[:1])).all()
-
-
-def beside(source: str, times: list[int]) -> pd.DataFrame:
-    return timings([times], source).assign(block=-1)
-
-
-def joined(*tables: pd.DataFrame) -> pd.DataFrame:
-    return table("timings", pd.concat([t.astype({"arm": object, "source": object}) for t in tables]))
-
-
-def test_the_launch_of_the_graph_is_no_part_of_the_graph() -> None:
-    blocks = timings([[100_000] * 10] * 4)
-    found = baseline(joined(blocks, beside("graph launch", [8_000])))
-    assert found is not None and (found.median_ns, found.launch_ns, found.graph_ns) == (100_000, 8_000, 92_000)
-    same = baseline(joined(blocks, beside("graph launch", [8_000]), beside("same graph untraced", [101_000] * 5)))
-    assert same is not None and (same.median_ns, same.graph_ns) == (100_000, 93_000)
-    plain = baseline(blocks)
-    assert plain is not None and plain.graph_ns == 100_000
-
-
-def test_times_of_another_kind_have_no_launch_taken_out() -> None:
-    found = baseline(joined(timings([[100_000] * 10] * 4, "host latency"), beside("graph launch", [8_000])))
-    assert found is not None and found.graph_ns == 100_000

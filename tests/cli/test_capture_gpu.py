@@ -42,8 +42,6 @@ def test_every_replay_has_every_node(
     assert set(inner.groupby("site").size()) == {per_site}
     untraced = trace.timings[trace.timings["source"] == "untraced"]
     assert len(untraced) == 80
-    launch = trace.timings.loc[trace.timings["source"] == "graph launch", "duration_ns"]
-    assert len(launch) == 1 and 1_000 < launch.iloc[0] < 50_000
     found = fusionscope("attribute", answer.json["run"], "--json").json
     rows = {row["boundary"]: row for row in found["boundaries"]}
     assert (rows["mhc_post"]["sites"], rows["mhc_post"]["rung"]) == (10, 3 if profiler == "torch" else 1)
