@@ -153,8 +153,8 @@ def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.W
     # What comes first is done if the time ends early, so that kinds are mixed.
     late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
     early = [entry for entry in listed if entry not in late]
-    tuning = [entry for entry in early if not entry[1]]
-    found = tuning + models(4) + early[len(tuning) :] + late + models(64, 16, 1)
+    tuning, held_out = ([entry for entry in early if entry[1] == kind] for kind in (False, True))
+    found = tuning + models(4) + held_out + late + models(64, 16, 1)
     found.append(("glm-5.3-flash.l45.b4", True, lambda pool: model_group("glm-5.3-flash", 0, 4)))
     words = [w for w in options.only.split(",") if w]
     return [
