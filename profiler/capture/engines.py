@@ -88,6 +88,8 @@ def sglang(job: Job) -> Recipe:
     command = [
         *(sys.executable, "-m", "sglang.bench_one_batch", "--model-path", job.model_path, "--tp", str(job.tp)),
         *("--batch-size", str(job.batch), "--input-len", str(job.context), "--output-len", str(job.output)),
+        # It would append to result.jsonl in the user's folder.
+        *("--result-filename", str(job.out / "result.jsonl")),
     ]
     # rocprofv3 does not listen to the profiler calls of HIP: there the whole batch is recorded.
     if job.profiler != "rocprofv3":
@@ -160,6 +162,8 @@ def trtllm(job: Job) -> Recipe:
         *("trtllm-bench", "--model", job.model_path, "--model_path", job.model_path, "throughput"),
         *("--backend", "pytorch", "--tp", str(job.tp), "--dataset", str(job.out / dataset)),
         *("--num_requests", str(job.batch), "--concurrency", str(job.batch), "--max_batch_size", str(job.batch)),
+        # Iterations are counted from the start: a warm-up of two requests would be what is recorded.
+        *("--warmup", "0"),
     ]
     env = {
         "TLLM_PROFILE_START_STOP": f"{_TRTLLM_FIRST}-{_TRTLLM_FIRST + job.steps}",

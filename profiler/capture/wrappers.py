@@ -91,7 +91,7 @@ class Wrapper:
 _WRITTEN = {
     "nsys": ("*.sqlite", "*.nsys-rep"),
     "rocprofv3": ("*_results.json", "*.db", "*_kernel_trace.csv"),
-    "torch": ("*.trace.json.gz", "*.trace.json", "*.trace.json-rank-*", "*.json.gz", "trtllm*.json*"),
+    "torch": ("*.trace.json.gz", "*.trace.json", "trtllm*.json", "*.json.gz"),
 }
 
 

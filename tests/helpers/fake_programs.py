@@ -86,7 +86,7 @@ sys.exit(code)
 _BENCH = """
 import argparse
 parser = argparse.ArgumentParser()
-for name in ("--model-path", "--profile-stage"):
+for name in ("--model-path", "--profile-stage", "--result-filename"):
     parser.add_argument(name)
 for name in ("--tp", "--batch-size", "--input-len", "--output-len", "--profile-steps"):
     parser.add_argument(name, type=int)
@@ -171,6 +171,8 @@ ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 _TRTLLM = """
 note("arguments", ["trtllm", *sys.argv[1:]])
+if sys.argv[sys.argv.index("--warmup") + 1] != "0":
+    refuse("the warm-up would be recorded")
 tp = int(sys.argv[sys.argv.index("--tp") + 1])
 rows = [json.loads(line) for line in Path(sys.argv[sys.argv.index("--dataset") + 1]).read_text().splitlines()]
 first, last = map(int, os.environ["TLLM_PROFILE_START_STOP"].split("-"))
@@ -179,8 +181,8 @@ if min(row["output_tokens"] for row in rows) <= last or len({row["task_id"] for 
 (STATE / "ranks").write_text(json.dumps([os.getpid() + k for k in range(tp)]))
 if "TLLM_TORCH_PROFILE_TRACE" in os.environ:
     for rank in range(tp):
-        path = os.environ["TLLM_TORCH_PROFILE_TRACE"] + (f"-rank-{rank}" if tp > 1 else "")
-        fake_traces.kineto(Path(path), os.getpid() + rank, rank)
+        base, extension = os.path.splitext(os.environ["TLLM_TORCH_PROFILE_TRACE"])
+        fake_traces.kineto(Path(f"{base}-rank-{rank}{extension}"), os.getpid() + rank, rank)
 else:
     note("calls", "start")
 """

@@ -39,7 +39,8 @@ def test_sglang_under_nsys_as_typed_by_hand() -> None:
         "/bin/nsys profile --trace=cuda,nvtx --cuda-graph-trace=node --sample=none --cpuctxsw=none "
         "--trace-fork-before-exec=true --capture-range=cudaProfilerApi --capture-range-end=stop --export=sqlite "
         f"--force-overwrite=true --output=/out/trace {sys.executable} -m sglang.bench_one_batch --model-path M --tp 8 "
-        "--batch-size 32 --input-len 1024 --output-len 32 --profile --profile-activities CUDA_PROFILER "
+        "--batch-size 32 --input-len 1024 --output-len 32 --result-filename /out/result.jsonl --profile "
+        "--profile-activities CUDA_PROFILER "
         "--profile-stage decode --profile-steps 12 --trust-remote-code"
     )
 
@@ -61,7 +62,7 @@ def test_sglang_with_torch_and_on_rocm() -> None:
     assert " ".join(line) == (
         "/bin/rocprofv3 --kernel-trace --hip-trace --marker-trace --output-format json -d /out -o %hostname%_%pid% -- "
         f"{sys.executable} -m sglang.bench_one_batch --model-path M --tp 8 --batch-size 32 --input-len 1024 "
-        "--output-len 32"
+        "--output-len 32 --result-filename /out/result.jsonl"
     )
     api = Wrapper("rocprofv3", Path("r")).command(["x"], OUT, "api")
     assert "--selected-regions" in api
@@ -106,7 +107,7 @@ def test_trtllm() -> None:
     made = recipe("trtllm", job("torch"), serve=False)
     assert " ".join(made.command) == (
         "trtllm-bench --model M --model_path M throughput --backend pytorch --tp 8 --dataset /out/dataset.jsonl "
-        "--num_requests 32 --concurrency 32 --max_batch_size 32"
+        "--num_requests 32 --concurrency 32 --max_batch_size 32 --warmup 0"
     )
     assert made.env["TLLM_PROFILE_START_STOP"] == "100-112"
     assert made.env["TLLM_TORCH_PROFILE_TRACE"] == "/out/trtllm.trace.json"
