@@ -14,7 +14,7 @@ from fusionscope.analysis.summary_lines import predicted
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import RunInfo
-from fusionscope.profiler.store import Run
+from fusionscope.profiler.store import Run, Store
 
 #: Fields of run.json in which two runs of one experiment agree.
 _SAME = ("model", "tp", "batch", "context", "layers", "device", "emulated_ranks", "labels")
@@ -115,6 +115,16 @@ def knocked_out(run: Run, boundary: str) -> Ceiling:
     cost = float(run.info.settings.get("disabled_node_ns", "0"))
     (found,) = ceilings(run.trace.timings, {boundary: int(nodes)}, cost)
     return found
+
+
+def newest_knockout(store: Store, of: RunInfo, boundary: str) -> Ceiling | None:
+    """The newest measured ceiling of a kind in the same program, None where the store holds none."""
+    for info in knockouts((listed.info for listed in store.list() if listed.info is not None), of, boundary):
+        try:
+            return knocked_out(store.load(info.id), boundary)
+        except FusionScopeError:
+            continue
+    return None
 
 
 def _experiment(info: RunInfo) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fusionscope.cli.analysing import LikeOpt, MarginOpt, analysed, boundary_and_subtype, margin_part
-from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit
+from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit, open_store
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fusionscope.analysis.baselines import Baselines
     from fusionscope.analysis.estimate import Estimate, Fused
     from fusionscope.analysis.floors import Floors
+    from fusionscope.analysis.knockout import Ceiling
     from fusionscope.analysis.outlook import Outlook
 
 _Rows = list[tuple[str, Any]]
@@ -83,6 +84,7 @@ def estimate(
     from fusionscope.analysis.estimate import of_target
     from fusionscope.analysis.floors import floors, shape_of
     from fusionscope.analysis.outlook import document, outlook
+    from fusionscope.analysis.predictions import newest_knockout
     from fusionscope.analysis.target import target
 
     rates = [positive(n, v) for n, v in (("--bandwidth-gbps", bandwidth_gbps), ("--link-gbps", link_gbps))]
@@ -101,16 +103,18 @@ def estimate(
     aim = target(found.attribution, found.schedule(), kind, subtype, found.untraced, found.wait())
     least = floors(aim, shape)
     ahead = outlook(aim, least, part, fused_launches)
-    known = {"run": found.info.id, "labels": found.info.labels}
+    knocked = newest_knockout(open_store(store), found.info, aim.name)
+    measured = None if knocked is None else knocked.document()
+    known = {"run": found.info.id, "labels": found.info.labels, "ceiling_measured": measured}
     if fused is None:
         plain = baselines(aim, None, least.floor_ns)
-        emit(json, known | document(ahead, plain), lambda: render_outlook(found, ahead, plain))
+        emit(json, known | document(ahead, plain), lambda: render_outlook(found, ahead, plain, knocked))
         return
     made = of_target(aim, fused, part)
     alone = fused.time_ns if fused.trust().startswith("isolated") else None
     plain = baselines(aim, made.speedup, least.floor_ns, fused.isolated_split_ns, alone)
     payload = known | ahead.document() | {"baselines": plain.document(made.span_ns)} | made.document()
-    emit(json, payload, lambda: render(found, made, ahead, plain))
+    emit(json, payload, lambda: render(found, made, ahead, plain, knocked))
 
 
 def fused_input(
@@ -170,7 +174,9 @@ def positive(name: str, value: float | None) -> float | None:
     return value
 
 
-def render(found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines) -> RenderableType:
+def render(
+    found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines, knocked: Ceiling | None
+) -> RenderableType:
     """The estimate for people: Amdahl first, then the schedule, ceiling, noise and verdict."""
     from rich.console import Group
     from rich.text import Text
@@ -188,7 +194,7 @@ def render(found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines) ->
     rows: _Rows = [
         ("Amdahl", f"{made.share:.2%} of the span, {made.speedup:.2f} x: saves {made.amdahl_gain:.2%} of the step"),
         ("schedule", f"saves {us(made.saving_ns)} [{us(low)}, {us(high)}] of {us(made.span_ns)} ({made.basis})"),
-        ("ceiling", f"{us(made.ceiling_ns)} if the boundary cost nothing (from the schedule, {edges})"),
+        ("ceiling", f"{us(made.ceiling_ns)} if the boundary cost nothing (from the schedule, {edges}){tried(knocked)}"),
         ("needs", ahead.sentence()),
         ("floor", floor_text(ahead.floors)),
         ("plain ones", plain_text(plain)),
@@ -202,7 +208,7 @@ def render(found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines) ->
     return Group(output.pairs(title, rows), Text(said))
 
 
-def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines) -> RenderableType:
+def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines, knocked: Ceiling | None) -> RenderableType:
     """How fast a fused kernel must be, for people."""
     from rich.console import Group
     from rich.text import Text
@@ -214,7 +220,10 @@ def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines) -> Rendera
     mde = aim.untraced.mde_ns if aim.untraced else None
     edges = "the graph's own edges" if aim.schedule.real_edges else "inferred edges"
     rows: _Rows = [
-        ("ceiling", f"{us(aim.ceiling_ns)} of {us(aim.step_ns)} ({aim.basis}; from the schedule, {edges})"),
+        (
+            "ceiling",
+            f"{us(aim.ceiling_ns)} of {us(aim.step_ns)} ({aim.basis}; from the schedule, {edges}){tried(knocked)}",
+        ),
         ("needs", ahead.sentence()),
         ("floor", floor_text(ahead.floors)),
         ("plain ones", plain_text(plain)),
@@ -223,6 +232,15 @@ def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines) -> Rendera
     ]
     title = f"{found.title}: {aim.name}, {len(aim.sites)} sites, no fused kernel yet"
     return Group(output.pairs(title, rows), Text(f"{verdict.class_}: {verdict.sentence}\nTo quote: {verdict.quote}"))
+
+
+def tried(knocked: Ceiling | None) -> str:
+    """What a knock-out of the boundary measured, where one is stored."""
+    from fusionscope.analysis.verdict import us
+
+    if knocked is None:
+        return ""
+    return f"; knocked out it gained {us(knocked.raw.value_ns)} raw, {us(knocked.corrected_ns)} corrected"
 
 
 def floor_text(floors: Floors) -> str:

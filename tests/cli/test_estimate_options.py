@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from literal_traces import SPLIT, kernels, timings
+
+from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.store import Store
+from fusionscope.profiler.trace import Trace, table
 
 
 def test_without_a_kernel_it_says_how_fast_one_must_be(run: Any) -> None:
@@ -54,3 +60,24 @@ def test_suggest_prints_rules_that_attribute_takes(run: Any, tmp_path: Path) -> 
     told = run("attribute", "example", "--rules", str(rules), "--json").json["boundaries"]
     assert {b["boundary"]: b["sites"] for b in told}[best["name"]] == best["sites"]
     assert run("suggest", "example", "--toml", "--json").code == 2
+
+
+def test_a_stored_knock_out_stands_beside_the_ceiling(fusionscope: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    known = {"model": "m", "tp": 4, "batch": 4}
+    store.save(RunInfo(name="mine", **known), Trace(kernels=kernels([SPLIT] * 4), timings=timings([[30_500] * 4] * 4)))  # type: ignore[arg-type]
+    told = fusionscope("estimate", "mine", "--boundary", "ar_norm", "--json").json
+    assert told["ceiling_measured"] is None
+    rows = [
+        (b, arm, t) for b in range(6) for arm, t in (("base", 30_500), ("without ar_norm", 21_000)) for _ in range(4)
+    ]
+    arms = pd.DataFrame(rows, columns=["block", "arm", "duration_ns"]).assign(rank=0, process=1, source="untraced")
+    settings = {"knockout": "ar_norm", "nodes ar_norm": "4", "disabled_node_ns": "100"}
+    store.save(RunInfo(name="out", settings=settings, **known), Trace(timings=table("timings", arms)))  # type: ignore[arg-type]
+    args = ("estimate", "mine", "--boundary", "ar_norm", "--speedup", "2")
+    measured = fusionscope(*args, "--json").json["ceiling_measured"]
+    assert (measured["raw_ns"], measured["corrected_ns"], measured["nodes"]) == (9_500, 9_900, 4)
+    assert "knocked out it gained 9.50 us raw, 9.90 us corrected" in fusionscope(*args).out
+    # Another batch is another program.
+    store.save(RunInfo(name="other", model="m", tp=4, batch=64), Trace(kernels=kernels([SPLIT] * 4)))
+    assert fusionscope("estimate", "other", "--boundary", "ar_norm", "--json").json["ceiling_measured"] is None
