@@ -213,7 +213,7 @@ class Bench:
             "nccl+norm": lambda site: after(site, all_reduced(site)),
             "oneshot+norm": lambda site: after(site, one_shot(site)),
         }
-        for block in sorted({512, row_block(hidden), 2048, power_of_two(hidden)}):
+        for block in sorted({512, 1024, 2048, power_of_two(hidden)}):
             channel = self.group.channel(tokens, hidden, BF16, block)
             arms[f"ours/{block}"] = partial(ours_norm, channel=channel)
         if self.lib is not None:
@@ -321,7 +321,7 @@ def check_chain(report: Report, group: SymmetricGroup, tokens: int, hidden: int,
 def correct(report: Report, group: SymmetricGroup, replays: int) -> None:
     """Chains of both boundaries, then values that an empty slot could be mistaken for."""
     for tokens, hidden in ((1, 4096), (16, 7168), (128, 6144)):
-        for block in sorted({row_block(hidden), power_of_two(hidden)}):
+        for block in (1024, power_of_two(hidden)):
             check_chain(report, group, tokens, hidden, block, False, replays)
     check_chain(report, group, 16, 4096, 512, True, replays)
     x = torch.randn(4, 4096, device="cuda").to(BF16)
@@ -341,7 +341,7 @@ def dry() -> None:
     used = 0
     for hidden in (4096, 6144, 7168):
         for tokens in (1, 4, 16, 32, 64, MOST_TOKENS):
-            block = row_block(hidden)
+            block = row_block(hidden, tokens, group.size)
             wanted = inbox_bytes(group.size, tokens, hidden, BF16)
             programs = tokens * -(-hidden // block)
             epochs, sums = counters(1, programs, "cpu")

@@ -59,6 +59,10 @@ class NoSymmetricMemory(RuntimeContractError):
     """The ranks' GPUs cannot share memory, or the buffer that they share is full."""
 
 
+class BadTuningTable(RuntimeContractError):
+    """A table of measured times that cannot be read, or that belongs to another GPU."""
+
+
 class BadPathChoice(RuntimeContractError):
     """`--paths` or FUSIONSCOPE_PATHS names a boundary, subtype or path that does not exist."""
 

@@ -17,7 +17,8 @@ MAX_BLOCK = 512
 """Columns of one program: H 4096 gives 8 programs a token."""
 
 MAX_ROW_BLOCK = 1024
-"""The same for norms: less, and each waits for more others (measured, benchmarks/kernels.py)."""
+WHOLE_ROW_TOKENS, WHOLE_ROW_COLUMNS = 4, 8192
+"""From so many tokens a program takes whole rows, if it receives no more columns (measured, benchmarks/tp.py)."""
 
 SLOTS = 2
 """Exchanges whose parts are kept apart."""
@@ -36,9 +37,15 @@ def default_block(width: int) -> int:
     return min(MAX_BLOCK, power_of_two(width))
 
 
-def row_block(width: int) -> int:
-    """Columns of one program where a kernel needs whole rows: its programs sum over the row together."""
-    return min(MAX_ROW_BLOCK, max(128, power_of_two(width)))
+def row_block(width: int, tokens: int, size: int) -> int:
+    """Columns of one program where a kernel needs whole rows.
+
+    One program a row, or several that sum over it together: these move the row's bytes sooner, and wait once more.
+    """
+    whole = max(128, power_of_two(width))
+    if tokens >= WHOLE_ROW_TOKENS and whole * (size - 1) <= WHOLE_ROW_COLUMNS:
+        return whole
+    return min(MAX_ROW_BLOCK, whole)
 
 
 def word_of(dtype: Any) -> Any:

@@ -53,12 +53,19 @@ def _aiter() -> Path:
     return AiterPath()
 
 
+def _auto() -> Path:
+    from fusionscope.fusion_runtime.paths.auto import AutoPath
+
+    return AutoPath()
+
+
 _BUILT_IN: dict[str, Loader] = {
     "split": _split,
     "inductor": _inductor,
     "triton": _triton,
     "flashinfer": _flashinfer,
     "aiter": _aiter,
+    "auto": _auto,
 }
 _loaders = dict(_BUILT_IN)
 _loaded: dict[str, Path] = {}

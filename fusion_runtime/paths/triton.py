@@ -109,7 +109,9 @@ def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool)
         return Decline(Gate.PEER_MEMORY, why)
     if shape.device.type != group.device.type:
         return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
-    lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, row_block(shape.hidden) if normed else None)
+    lacking = group.no_room(
+        shape.tokens, shape.hidden, shape.dtype, row_block(shape.hidden, shape.tokens, group.size) if normed else None
+    )
     return None if lacking is None else Decline(Gate.WORKSPACE_TOO_SMALL, lacking)
 
 
@@ -124,4 +126,4 @@ def _channel(group: Group, x: Tensor) -> Channel:
 
 
 def _row_channel(group: Group, x: Tensor) -> Channel:
-    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, row_block(x.shape[1]))
+    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, row_block(x.shape[1], x.shape[0], group.size))

@@ -10,6 +10,7 @@ pytest.importorskip("triton")
 from gpus import needs_gpu
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post
+from fusionscope.fusion_runtime.comm.channel import row_block
 from fusionscope.fusion_runtime.comm.loopback import Loopback
 from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import PathChoice
@@ -85,7 +86,7 @@ def test_boundaries_of_four_emulated_ranks(boundary):
             else:
                 norm, residual = Norm(randn(hidden, dtype=x.dtype), 1e-5), randn(tokens, hidden, dtype=x.dtype)
                 got = ar_norm.run(PartialSum(x, group), residual, norm, subtype="residual", layer=0, ctx=ctx)
-                block = 1024 if tokens <= 128 else None
+                block = row_block(hidden, tokens, 4) if tokens <= 128 else None
                 want = ar_norm.reference(group.partials(x, block), residual, norm)
                 assert (bits(got[1]) - bits(want[1])).abs().max() == 0
                 torch.testing.assert_close(got[0].float(), want[0].float(), rtol=1e-2, atol=1e-2)
