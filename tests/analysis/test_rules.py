@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -120,15 +119,12 @@ def test_a_form_matches_what_the_regular_expression_matches(text: str, places: l
     assert [s.columns for s in sites] == expected
 
 
-def test_twenty_thousand_launches_match_in_a_moment(tmp_path: Path) -> None:
+def test_twenty_thousand_launches_are_matched(tmp_path: Path) -> None:
     """The old way to match went over the rest of the stream for every launch: minutes here."""
     file = tmp_path / "mine.toml"
     many = "{ name = 'k', repeat = true }, { name = 'k', optional = true }, " * 6
     file.write_text(f"[[boundary]]\nname = 'mine'\nsplit = [{{ sequence = [{many} {{ name = 'end' }}] }}]")
-    run = run_of(["k"] * 20_000)
-    begin = time.monotonic()
-    assert columns(analyse(run, rules=[file])) == []
-    assert time.monotonic() - begin < 30
+    assert columns(analyse(run_of(["k"] * 20_000), rules=[file])) == []
 
 
 def test_names_match_mangled_or_demangled(tmp_path: Path) -> None:
@@ -144,11 +140,10 @@ def test_patterns_that_can_take_endless_time_are_refused(pattern: str) -> None:
 
 
 def test_the_shipped_patterns_are_bounded_on_names_made_against_them() -> None:
+    # Without the bounds this does not end; benchmarks/rules.py has the times.
     rules = ruleset.load(["attention"])
-    begin = time.monotonic()
     for name in ("a" * 100_000, "triton_red_fused_" + "add" * 20_000, "I" + "Li1E" * 20_000, "msccl" * 20_000):
         rules.role_of(name)
-    assert time.monotonic() - begin < 20
     assert not found_in(compiled("", "b"), "a" * SEARCHED + "b")
 
 
