@@ -1,0 +1,129 @@
+"""From measured kernels to what people read and what `auto` reads: Markdown tables and the package's tuning table.
+
+    python benchmarks/make_tuned.py [--tp benchmarks/results/h200_tp2_kernels.json] \\
+        [--kernels benchmarks/results/h200_kernels.json]
+
+Reads what benchmarks/tp.py and benchmarks/kernels.py wrote; writes a .md beside each, and the rows of
+fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fusionscope.fusion_runtime import tuning
+from fusionscope.fusion_runtime.comm.channel import default_block, row_block
+from fusionscope.fusion_runtime.kernels.launch_norm import POST_BLOCK, POST_WARPS, row_warps
+from fusionscope.fusion_runtime.tuning import Row, Table
+
+RESULTS = Path(__file__).parent / "results"
+VERSIONS = ("torch", "triton", "cuda", "hip")
+
+
+def tp_rows(told: dict[str, Any]) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows over real GPUs: split is NCCL and the separate kernel."""
+    tp = told["ranks"]
+    for row in told["rows"]:
+        if row["what"] not in ("ar_norm", "mhc_post"):
+            continue
+        normed = row["what"] == "ar_norm"
+        block = row_block(row["hidden"], row["tokens"], tp) if normed else default_block(row["hidden"])
+        end = "norm" if normed else "post"
+        us = {"split": row[f"nccl+{end}"], "triton": row[f"ours/{block}"]}
+        if normed and "flashinfer" in row:
+            us["flashinfer"] = row["flashinfer"]
+        yield Row(row["what"], row["hidden"], tp, row["tokens"], rounded(us)), row | {"second": row[f"oneshot+{end}"]}
+
+
+def emulated_rows(told: dict[str, Any]) -> Iterator[tuple[Row, dict[str, Any]]]:
+    """Rows of four ranks on one GPU, in place."""
+    for row in told["rows"]:
+        if not row["what"].startswith("loopback4"):
+            continue
+        normed = row["what"].endswith("norm")
+        block = row_block(row["hidden"], row["tokens"], 4) if normed else default_block(row["hidden"])
+        us = {"split": row["split"], "triton": row[f"ours/{block}"]}
+        boundary = "ar_norm" if normed else "mhc_post"
+        yield Row(boundary, row["hidden"], 4, row["tokens"], rounded(us), emulated=True), row
+
+
+def rounded(us: dict[str, float]) -> dict[str, float]:
+    return {path: round(time, 3) for path, time in us.items()}
+
+
+def own(row: dict[str, Any]) -> float:
+    """Our arm of a row of one rank."""
+    name = f"{POST_BLOCK}x{POST_WARPS}" if row["what"] == "post" else str(row_warps(row["hidden"]))
+    return float(row[f"ours/{name}"])
+
+
+def table(head: list[str], lines: list[list[Any]]) -> str:
+    shown = [[f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *shown]) + "\n"
+
+
+def tp_markdown(told: dict[str, Any]) -> str:
+    """Microseconds a site, net of the copies, and ratios."""
+    head = ["boundary", "hidden", "tokens", "NCCL, then the kernel", "torch one-shot, then the kernel", "FlashInfer",
+            "ours", "split / ours", "FlashInfer / ours"]  # fmt: skip
+    lines = []
+    for row, raw in tp_rows(told):
+        ours, theirs = row.us["triton"], row.us.get("flashinfer")
+        against = [theirs or "", ours, f"{row.us['split'] / ours:.2f} x", f"{theirs / ours:.2f} x" if theirs else ""]
+        lines.append([row.boundary, row.hidden, row.tokens, row.us["split"], raw["second"], *against])
+    lines.sort(key=lambda line: line[:3])
+    return table(head, lines)
+
+
+def kernels_markdown(told: dict[str, Any]) -> str:
+    """One rank's kernels, then the emulated ranks."""
+    head = ["kernel", "hidden", "tokens", "floor", "split", "FlashInfer", "ours", "split / ours", "FlashInfer / ours"]
+    lines = []
+    for row in told["rows"]:
+        if row["what"].startswith("loopback"):
+            continue
+        ours, theirs, split = own(row), row.get("flashinfer"), row.get("split-2", row.get("split"))
+        floor = max(row["floor_us"], row["launch"])
+        ratios = [f"{other / ours:.2f} x" if other else "" for other in (split, theirs)]
+        lines.append([row["what"], row["hidden"], row["tokens"], floor, split or "", theirs or "", ours, *ratios])
+    lines.sort(key=lambda line: line[:3])
+    emulated = [
+        [raw["what"], row.hidden, row.tokens, row.us["split"], row.us["triton"],
+         f"{row.us['split'] / row.us['triton']:.2f} x"]
+        for row, raw in emulated_rows(told)
+    ]  # fmt: skip
+    emulated.sort(key=lambda line: line[:3])
+    second = table(["4 emulated ranks, in place", "hidden", "tokens", "split", "ours", "split / ours"], emulated)
+    return f"{table(head, lines)}\n{second}"
+
+
+def main() -> None:
+    """Write what the given results allow."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tp", type=Path, nargs="*", default=[RESULTS / "h200_tp2_kernels.json"])
+    parser.add_argument("--kernels", type=Path, nargs="*", default=[RESULTS / "h200_kernels.json"])
+    options = parser.parse_args()
+    tables: dict[str, Table] = {}
+    for paths, markdown, rows_of in (
+        (options.tp, tp_markdown, tp_rows),
+        (options.kernels, kernels_markdown, emulated_rows),
+    ):
+        for path in paths:
+            told = json.loads(path.read_text())
+            path.with_suffix(".md").write_text(markdown(told))
+            gpu = told["machine"]["gpu"]
+            rows = [row for row, _ in rows_of(told)]
+            before = tables.get(gpu, Table(gpu))
+            versions = {key: told["machine"][key] for key in VERSIONS if told["machine"].get(key)}
+            tables[gpu] = Table(gpu, tuning.merged(before.rows, rows), {**before.measured, **versions})
+    for gpu, made in tables.items():
+        tuning.write(made, tuning.SHIPPED / f"{tuning.slug(gpu)}.json")
+        print("\n".join(made.gates()))
+
+
+if __name__ == "__main__":
+    main()
