@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.copies import copies
+from fusionscope.analysis.forwards import forwards, most_like
 from fusionscope.analysis.names import short
 from fusionscope.analysis.sites import Site
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.importing import ranks_of
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
@@ -49,6 +51,10 @@ class Found:
         """Whether it is as expected."""
         return _COMPARE[self.expectation.sign](self.number, self.expectation.value)
 
+    def document(self) -> dict[str, object]:
+        """The same as JSON."""
+        return {"expect": self.expectation.text, "rank": self.rank, "found": self.number, "holds": self.holds}
+
 
 def parse(text: str) -> Expectation:
     """An expectation from its text. Raises FusionScopeError where it cannot be read."""
@@ -65,6 +71,18 @@ def parse(text: str) -> Expectation:
 def found(expectation: Expectation, run: Analysed) -> Found:
     """The number in one analysed run. Raises FusionScopeError for a name that counts nothing."""
     return Found(expectation, run.forward.rank, _count(expectation.what, run))
+
+
+def on_every_rank(expectations: Sequence[Expectation], run: Analysed) -> list[Found]:
+    """The numbers on every traced rank, of the forward there that is most like the run's chosen one."""
+    results = []
+    for rank in ranks_of(run.run.trace):
+        side = run
+        if rank != run.forward.rank:
+            there = forwards(run.run.trace, rank, run.info.warmup_replays)
+            side = run.of(most_like(there, run.forward))
+        results += [found(expectation, side) for expectation in expectations]
+    return results
 
 
 def _count(what: str, run: Analysed) -> int:

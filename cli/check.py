@@ -48,17 +48,15 @@ def check(
 
     Example: fusionscope check example --expect 'launches<=1629' --expect 'mhc_post.split==90'
     """
-    from fusionscope.analysis.expect import found, parse
+    from fusionscope.analysis.expect import found, on_every_rank, parse
     from fusionscope.profiler.importing import ranks_of
 
     expected = [parse(text) for text in expect]
-    ranks = [rank] if rank >= 0 else ranks_of(open_store(store).load(run).trace) or [0]
-    results = []
-    for one in ranks:
-        side = analysed(run, store, one, forward, rules, sites, boundaries=boundary)
-        results += [found(expectation, side) for expectation in expected]
+    first = rank if rank >= 0 else next(iter(ranks_of(open_store(store).load(run).trace)), 0)
+    side = analysed(run, store, first, forward, rules, sites, boundaries=boundary)
+    results = [found(one, side) for one in expected] if rank >= 0 else on_every_rank(expected, side)
     holds = all(result.holds for result in results)
-    rows = [{"expect": r.expectation.text, "rank": r.rank, "found": r.number, "holds": r.holds} for r in results]
+    rows = [result.document() for result in results]
     emit(json, {"run": run, "holds": holds, "expectations": rows}, lambda: render(results))
     if not holds:
         raise typer.Exit(1)

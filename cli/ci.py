@@ -83,7 +83,7 @@ def ci(
     found = compared(*references(runs, base, candidate), part, store, rank, forward, rules, boundary, sites, ab)
     serving = served(serving_base, serving_candidate, controls, found, part)
     scores = tuple(parse(text) for text in accuracy or [])
-    checks = [expecting.found(expectation, one.candidate) for one in found for expectation in expected]
+    checks = [check for one in found for check in expecting.on_every_rank(expected, one.candidate)] if expected else []
     failed = [f"Expected {c.expectation.text} of rank {c.rank}, found {c.number}." for c in checks if not c.holds]
     outcome = gates.of_pairs(found, part, serving)
     code = outcome.exit_code or (1 if failed else 0)
@@ -91,7 +91,7 @@ def ci(
     text = str(written(found, options, "md"))
     document = written(found, options, "json", outcome)
     assert isinstance(document, dict)
-    document["expectations"] = [{"expect": c.expectation.text, "found": c.number, "holds": c.holds} for c in checks]
+    document["expectations"] = [check.document() for check in checks]
     writing.write(out / "summary.md", text.encode())
     writing.write(out / "summary.json", output.json_text(document).encode())
     if pr:

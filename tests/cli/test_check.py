@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fused_mhc_post
 import pytest
 
 from fusionscope.profiler.packed import pack
@@ -81,3 +83,17 @@ def test_every_command_takes_a_tag_and_a_packed_run(run: Any, literal_store: Pat
     assert run("summary", "tag:main", "fused", *own).out == run("summary", "split", "fused", *own).out
     assert run("tag", "split", "main", "old", "--remove", *own, "--json").json["tags"] == []
     assert run("summary", "tag:main", "fused", *own).code == 2
+
+
+def test_every_rank_is_checked_unless_one_is_named(fusionscope: Any, tmp_path: Path) -> None:
+    whole, _ = fused_mhc_post.pair()
+    kernels = whole.trace.kernels
+    lost = (kernels["rank"] == 2) & (kernels["name"] == fused_mhc_post.TAIL)
+    uneven = replace(whole.trace, kernels=kernels[~lost].reset_index(drop=True))
+    own = ("--store", tmp_path, "--expect", "launches==1664", "--expect", "mhc_post:ffn_exit.sites==45", "--json")
+    ref = Store(tmp_path).save(whole.info, uneven).info.id
+    answer = fusionscope("check", ref, *own)
+    assert answer.code == 1
+    assert [(r["rank"], r["found"]) for r in answer.json["expectations"] if not r["holds"]] == [(2, 1663)]
+    assert fusionscope("check", ref, *own, "--rank", 3).code == 0
+    assert fusionscope("ci", ref, ref, "--out", tmp_path / "out", *own).code == 1
