@@ -85,28 +85,17 @@ class PartialSum(Owed):
         self, tensor: Any, group: Group, what: str = "a partial sum", completion: Completion | None = None
     ) -> None:
         super().__init__(group, what, int(tensor.shape[0]), completion)
+        self.shape = tuple(tensor.shape)
+        self.dtype, self.device = tensor.dtype, tensor.device
+        self.contiguous = bool(tensor.is_contiguous())
         self._tensor = tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self._tensor.shape)
-
-    @property
-    def dtype(self) -> Any:
-        return self._tensor.dtype
-
-    @property
-    def device(self) -> Any:
-        return self._tensor.device
-
-    @property
-    def contiguous(self) -> bool:
-        return bool(self._tensor.is_contiguous())
 
     def take(self) -> Any:
         """This rank's addend; the caller now owes the all-reduce. Raises ConsumedTwice on a second call."""
         self._consume()
-        return self._tensor
+        # The scope remembers this object until the forward ends: it must not keep the activation alive.
+        tensor, self._tensor = self._tensor, None
+        return tensor
 
     def complete(self) -> Full:
         """Takes and completes over this sum's own group: the fallback that every path can rely on."""
@@ -151,19 +140,9 @@ class DeferredFinalize(Owed):
         super().__init__(group, what, int(operands.idx.shape[0]), completion)
         if operands.replicated and group.rank != 0:
             operands = replace(operands, shared=None)
-        self._operands = operands
-
-    @property
-    def tokens(self) -> int:
-        return int(self._operands.idx.shape[0])
-
-    @property
-    def top_k(self) -> int:
-        return int(self._operands.idx.shape[-1])
-
-    @property
-    def dtype(self) -> Any:
-        return self._operands.gemm2_out.dtype
+        self.tokens, self.top_k = (int(size) for size in operands.idx.shape)
+        self.dtype = operands.gemm2_out.dtype
+        self._operands: FinalizeOperands | None = operands
 
     def take(self) -> FinalizeOperands:
         """The operands; the caller now owes sum and all-reduce. Raises ConsumedTwice on a second call.
@@ -171,11 +150,9 @@ class DeferredFinalize(Owed):
         A replicated shared expert is among them on rank 0 alone.
         """
         self._consume()
-        return self._operands
-
-    @property
-    def hidden(self) -> int:
-        return int(self._operands.gemm2_out.shape[-1])
+        operands, self._operands = self._operands, None
+        assert operands is not None  # what is taken a second time has raised
+        return operands
 
     def summed(self, y: Any) -> PartialSum:
         """The same debt after the weighted sum: y [T, H], owed to the same group in the same way."""
@@ -212,9 +189,9 @@ class Exit:
 
     def hand_on_finalize(self, operands: FinalizeOperands) -> DeferredFinalize:
         """Raises UnaskedHandoff where this exit reduces at once: the producer then sums and calls hand_on."""
-        self._once()
         if not self.deferred:
             raise UnaskedHandoff(f"{self.what} handed on a finalize that its exit did not ask for ({self.why}).")
+        self._once()
         return DeferredFinalize(operands, self.group, self.what, self.completion)
 
     def _once(self) -> None:

@@ -122,6 +122,26 @@ def test_a_handoff_that_the_exit_did_not_ask_for_raises() -> None:
         Exit(SingleGroup(), "layer3.down", tokens=2, consumer=False).hand_on_finalize(operands)
 
 
+def test_after_such_a_refusal_the_producer_sums_and_hands_on() -> None:
+    exit = Exit(SingleGroup(), "layer3.down", tokens=2, consumer=False)
+    with pytest.raises(UnaskedHandoff):
+        exit.hand_on_finalize(deferred().take())
+    assert isinstance(exit.hand_on(torch.ones(2, 3)), Full)
+
+
+def test_what_was_taken_is_not_kept_until_the_forward_ends() -> None:
+    import weakref
+
+    with ForwardScope():
+        x = torch.ones(2, 3)
+        kept = weakref.ref(x)
+        owed = PartialSum(x, SingleGroup())
+        del x
+        assert kept() is not None
+        owed.take()
+        assert kept() is None and owed.shape == (2, 3)
+
+
 def test_an_exit_is_used_once() -> None:
     exit = Exit(SingleGroup(), "layer0.out", tokens=2)
     exit.hand_on(torch.ones(2, 3)).complete()  # type: ignore[union-attr]
