@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from literal_traces import FUSED_RUN, GEMM, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.estimate import TRACER_PART, Estimate, Fused, estimate
+from fusionscope.analysis.estimate import NEIGHBOURS_NS, TRACER_PART, Estimate, Fused, estimate
 from fusionscope.profiler.errors import FusionScopeError
 
 
@@ -19,8 +20,9 @@ def test_a_fused_time_gives_the_fused_runs_saving(made: Callable[..., Analysed])
     assert found.saving_ns == 30_500 - 28_300 and found.basis == "traced"
     assert found.ceiling_ns == 30_500 - 20_100
     low, high = found.interval_ns
-    # Two sites of 4 us, 3 % either way, and no spread over the replays.
-    assert (low, high) == pytest.approx((2_200 - 240, 2_200 + 240))
+    # Two sites of 4 us, 3 % either way, what two sites do to their neighbours, and no spread over the replays.
+    half = float(np.hypot(240, NEIGHBOURS_NS * np.sqrt(2)))
+    assert (low, high) == pytest.approx((2_200 - half, 2_200 + half))
 
 
 def test_a_speedup_applies_to_each_site_with_its_gap_and_amdahl_sees_no_gaps(made: Callable[..., Analysed]) -> None:
