@@ -169,8 +169,11 @@ class HyperStream(ResidualStream):
         self, update: Update | None, read: Any, consumer: Consumer | None, layer: int, exit_kind: str
     ) -> Activation:
         if self.streams is None:
-            if isinstance(update, DeferredFinalize) or update is None:
-                raise NotReduced("the first update of the streams is the embedding's: pass what its exit handed on.")
+            if not isinstance(update, PartialSum | Full):
+                raise NotReduced(
+                    f"the streams start with what the embedding's exit handed on, not {type(update).__name__}: "
+                    "pass that first."
+                )
             full = update.complete() if isinstance(update, PartialSum) else update
             self.streams = self.ctx.ops.expand_streams(full.tensor, self.count)
         elif update is not None:
