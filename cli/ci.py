@@ -92,6 +92,9 @@ def ci(
     document = written(found, options, "json", outcome)
     assert isinstance(document, dict)
     document["expectations"] = [check.document() for check in checks]
+    # What another comparison left there is not of this one.
+    for stale in [*out.glob("base-*.tar"), *out.glob("candidate-*.tar"), *out.glob("pr")]:
+        stale.unlink()
     writing.write(out / "summary.md", text.encode())
     writing.write(out / "summary.json", output.json_text(document).encode())
     if pr:

@@ -104,8 +104,9 @@ def test_ci_leaves_summary_runs_and_number_and_tells_the_job(
     assert document["gates"]["failed"] == ["slower"] and [e["holds"] for e in document["expectations"]] == [
         True, False, True, False,
     ]  # fmt: skip
-    assert fusionscope(*args).code == 0
     assert fusionscope(*args, "--pr", "7; id").code == 2
+    assert fusionscope("ci", "split", "fused", "--out", out, "--store", store).code == 0
+    assert sorted(p.name for p in out.iterdir()) == ["base-0.tar", "candidate-0.tar", "summary.json", "summary.md"]
 
 
 def test_an_annotation_cannot_be_ended_by_a_name() -> None:
