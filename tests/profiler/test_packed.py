@@ -156,3 +156,13 @@ def test_tags_that_cannot_be_are_refused(runs: Store, folder: Path) -> None:
         runs.tag("n", ["two words"])
     with pytest.raises(FusionScopeError, match="is not in the store"):
         runs.tag("example", ["main"])
+
+
+def test_other_urls_are_opened_by_fsspec(folder: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pack(folder, tmp_path / "run.zip")
+    with fsspec.open("memory://runs/run.zip", "wb") as file:
+        file.write((tmp_path / "run.zip").read_bytes())
+    assert Store(tmp_path).load("memory://runs/run.zip").info.name == "n"
+    with pytest.raises(FusionScopeError, match=r"none\.zip"):
+        Store(tmp_path).load("memory://runs/none.zip")
