@@ -20,7 +20,7 @@ def bars(boundaries: Sequence[Mapping[str, Any]]) -> go.Figure:
         showlegend=False,
         bargap=0.35,
         xaxis_title="kernel time of one forward (us)",
-        yaxis={"autorange": "reversed", "automargin": True, "gridcolor": "#ffffff"},
+        yaxis={"autorange": "reversed", "automargin": True, "showgrid": False},
     )
     palette = colours(row["boundary"] for row in boundaries)
     for row in shown:
@@ -65,7 +65,7 @@ def pairs(rows: Sequence[Mapping[str, Any]]) -> go.Figure:
         barmode="group",
         bargap=0.3,
         xaxis_title="kernel time of one forward (us)",
-        yaxis={"autorange": "reversed", "automargin": True, "gridcolor": "#ffffff"},
+        yaxis={"autorange": "reversed", "automargin": True, "showgrid": False},
         legend={"traceorder": "normal", "orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0},
     )
     for name, key, colour in (("base", "base_us", BASE), ("candidate", "candidate_us", CANDIDATE)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
@@ -12,7 +14,9 @@ from fusionscope.analysis.timeline import Timeline
 from fusionscope.dashboard.figures.base import OUTSIDE, colours, figure, plain
 
 #: Part of a site's own length that is shown on each side of it, and the least of it in us.
-_AROUND, _LEAST = 1.5, 20.0
+_AROUND, _LEAST = 1.0, 10.0
+#: Widths of the plot at 1280 px, and of a letter, for the names that stand in bars.
+_WIDTH_PX, _LETTER_PX = 1100, 7.2
 ELSEWHERE = "outside boundaries"
 
 
@@ -23,7 +27,7 @@ def timeline(shown: Timeline, site: Site | None = None) -> go.Figure:
     _add(made, shown, "", 0.0, set())
     made.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
     if site is not None:
-        made.update_xaxes(range=window(shown, site))
+        made.update_layout(annotations=names_in(shown, site), xaxis_range=window(shown, site))
     return made
 
 
@@ -41,7 +45,10 @@ def aligned(base: Timeline, candidate: Timeline, sites: tuple[Site, Site] | None
         _add(made, side, f"{name}, ", moved, seen)
     made.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
     if sites is not None:
-        made.update_xaxes(range=window(base, sites[0]))
+        seen_part = window(base, sites[0])
+        notes = [note for k, (name, side, moved) in enumerate(sides)
+                 for note in names_in(side, sites[k], seen_part, f"{name}, ", moved)]  # fmt: skip
+        made.update_layout(annotations=notes, xaxis_range=seen_part)
     return made
 
 
@@ -50,6 +57,27 @@ def window(shown: Timeline, site: Site) -> list[float]:
     start, end = (edge / 1000 for edge in shown.window(site))
     around = max((end - start) * _AROUND, _LEAST)
     return [start - around, end + around]
+
+
+def names_in(
+    shown: Timeline, site: Site, part: list[float] | None = None, prefix: str = "", moved: float = 0.0
+) -> list[dict[str, Any]]:
+    """The names of the launches around a site, each cut to the width of its bar."""
+    low, high = part or window(shown, site)
+    start = shown.start / 1000 + moved
+    end = start + shown.duration / 1000
+    names, notes = shown.names, []
+    for column in np.flatnonzero((end > low) & (start < high)).tolist():
+        left, right = max(start[column], low), min(end[column], high)
+        room = int((right - left) / (high - low) * _WIDTH_PX / _LETTER_PX)
+        name = short(names[column])
+        text = name if len(name) <= room else name[: room - 1] + "…"
+        if room >= 4:
+            notes.append(
+                {"x": (left + right) / 2, "y": prefix + shown.lanes[column], "text": plain(text), "showarrow": False,
+                 "font": {"size": 11, "color": "#15181e"}, "captureevents": False}
+            )  # fmt: skip
+    return notes
 
 
 def site_name(site: Site) -> str:
@@ -66,7 +94,7 @@ def _empty(lanes: int, x_title: str) -> go.Figure:
         hovermode="closest",
         dragmode="zoom",
         xaxis={"title": x_title, "gridcolor": "#e4e7ec", "automargin": True, "zeroline": False},
-        yaxis={"automargin": True, "fixedrange": True, "gridcolor": "#ffffff", "ticks": ""},
+        yaxis={"automargin": True, "fixedrange": True, "showgrid": False, "ticks": ""},
     )
 
 

@@ -19,7 +19,7 @@ def waterfall(steps: Sequence[Step]) -> go.Figure:
         90 + 38 * (len(steps) + 1),
         showlegend=False,
         xaxis_title="difference of the span, candidate minus base (us)",
-        yaxis={"autorange": "reversed", "automargin": True, "gridcolor": "#ffffff"},
+        yaxis={"autorange": "reversed", "automargin": True, "showgrid": False},
     )
     made.add_waterfall(
         orientation="h",

@@ -55,6 +55,7 @@ def zoom(library: Library, ref: str, query: urls.Query, key: str | None) -> Patc
     shown = timeline(run.attribution)
     site = controls.site_of(run, key)
     view = Patch()
+    view["layout"]["annotations"] = [] if site is None else drawn.names_in(shown, site)
     if site is None:
         view["layout"]["xaxis"]["autorange"] = True
     else:

@@ -38,7 +38,11 @@ def test_the_view_of_a_site_holds_it_with_its_neighbours(library: Library) -> No
     shown = timeline(library.analysed("split").attribution)
     site = shown.attribution.sites["ar_norm"][1]
     low, high = drawn.timeline(shown, site).layout.xaxis.range
-    assert low == pytest.approx(25.4 - 20) and high == pytest.approx(30.5 + 20)
+    assert low == pytest.approx(25.4 - 10) and high == pytest.approx(30.5 + 10)
+    # 1,100 px for 25.1 us: 12 letters in the all-reduce's 2 us, and the GEMM's 9.9 us take its whole name.
+    notes = {round(float(note.x), 2): note.text for note in drawn.timeline(shown, site).layout.annotations}
+    assert notes == {20.35: "nvjet_sm90_gemm", 26.4: "one_shot_al…", 29.0: "fused_add_rmsnorm…"}
+    assert drawn.timeline(shown).layout.annotations == ()
 
 
 def test_aligned_at_a_site_both_sides_start_it_together(library: Library) -> None:
