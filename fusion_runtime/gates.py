@@ -32,11 +32,9 @@ class Gate(StrEnum):
     DTYPE = "dtype"
     GAMMA_DTYPE = "gamma_dtype"
     NORM_UNSUPPORTED = "norm_unsupported"
-    EPS_COMPILED = "eps_compiled"
     NO_RESIDUAL = "no_residual"
     QUANT_UNSUPPORTED = "quant_unsupported"
     TOP_K = "top_k"
-    MEASURED_SLOWER = "measured_slower"
 
 
 @dataclass(frozen=True)

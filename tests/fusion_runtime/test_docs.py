@@ -14,7 +14,8 @@ from fusionscope.fusion_runtime import context, errors, norms
 from fusionscope.fusion_runtime.gates import Gate
 from fusionscope.fusion_runtime.paths import registry
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +65,11 @@ def test_the_example_path_runs_and_declines(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_table_of_gates_has_every_code_once_and_in_order() -> None:
     table = re.findall(r"^\| `([a-z_]+)` \|", (DOCS / "gates.md").read_text(encoding="utf-8"), re.M)
     assert table == [gate.value for gate in Gate]
+
+
+def test_every_gate_is_used_by_some_path() -> None:
+    sources = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "fusion_runtime").rglob("*.py"))
+    assert [gate.name for gate in Gate if f"Gate.{gate.name}" not in sources] == []
 
 
 def test_the_errors_named_are_the_errors_there_are() -> None:
