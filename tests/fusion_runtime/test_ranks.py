@@ -121,6 +121,33 @@ except RanksDisagree as error:
 """
 
 
+COMPILED = """
+from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
+from fusionscope.fusion_runtime.decode import reference_ops
+from fusionscope.fusion_runtime.norms import Norm
+from fusionscope.fusion_runtime.ownership import Exit, ForwardScope
+from fusionscope.fusion_runtime.residual_stream import AddStream
+
+ctx, norm = DecodeContext(group, reference_ops, PathChoice()), Norm(torch.ones(16), 1e-5)
+
+def forward(x):
+    with ForwardScope():
+        stream = AddStream(ctx, 1)
+        y = stream.prepare_attn(Exit(group, "embedding", tokens=x.shape[0]).hand_on(x * 1.0), norm)
+        y = stream.prepare_mlp(stream.exit("out").hand_on(y * 0.5), norm)
+        return stream.finalize(stream.exit("down").hand_on(y * 0.25), norm)
+
+x = torch.randn(3, 16, generator=torch.Generator().manual_seed(rank))
+want = forward(x)
+torch.testing.assert_close(torch.compile(forward, fullgraph=True, backend="aot_eager")(x), want)
+torch.testing.assert_close(want, forward(x), atol=0, rtol=0)
+"""
+
+
+def test_a_compiled_forward_reduces_over_real_ranks() -> None:
+    run_ranks(2, COMPILED)
+
+
 SUBGROUPS = """
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
