@@ -75,12 +75,13 @@ def capture(
         int | None, typer.Option("--layers", metavar="N", help="Only the first N layers of the built-in model.")
     ] = None,
     graph_pass: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--graph-pass/--no-graph-pass",
-            help="Under nsys record the replays once more as whole graphs: what tracing every kernel adds.",
+            help="Under nsys run once more and record whole graphs: what tracing every kernel adds. Default: for the "
+            "built-in model.",
         ),
-    ] = True,
+    ] = None,
     replays: Annotated[int, typer.Option("--replays", metavar="K", help="Traced replays that count.")] = 12,
     name: Annotated[str, typer.Option("--name", help="A name for the run.")] = "",
     store: StoreOpt = None,
@@ -104,7 +105,9 @@ def capture(
         from fusionscope.profiler.capture.choose import make_plan
 
         sequences = 4 if batch is None else batch
-        planned = make_plan(model, tp, sequences, context, paths, profiler, device, layers, replays, graph_pass)
+        planned = make_plan(
+            model, tp, sequences, context, paths, profiler, device, layers, replays, graph_pass is not False
+        )
         _built_in(*planned, name, store, json)
         return
     from fusionscope.profiler.capture.engine_session import Asked
@@ -120,6 +123,7 @@ def capture(
         batch=-1 if batch is None else batch,
         context=-1 if context is None else context,
         steps=replays,
+        graph_pass=bool(graph_pass),
     )
     _engine(asked, name, store, json)
 

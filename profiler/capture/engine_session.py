@@ -41,6 +41,8 @@ class Asked:
     batch: int = -1
     context: int = -1
     steps: int = 12
+    #: Under nsys run everything once more and record whole graphs, for the cost of tracing and untraced times.
+    graph_pass: bool = False
     settle_s: float = serving.SETTLE_S
 
 
@@ -50,6 +52,27 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, message: str, run: Run | None = None) -> None:
         super().__init__(message)
         self.run = run
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One execution of the command under the profiler, with a folder of its own."""
+
+    asked: Asked
+    wrapper: Wrapper
+    out: Path
+    job: Job | None
+    made: Recipe
+    #: How nsys records graphs: "node" or "graph".
+    mode: str
+
+    @property
+    def recorded(self) -> str:
+        return self.made.recorded if self.asked.recorded == "auto" else self.asked.recorded
+
+    @property
+    def log(self) -> Path:
+        return self.out / "output.log"
 
 
 def run_engine(
@@ -62,37 +85,70 @@ def run_engine(
     """
     check_name(name)
     wrapper = choose(asked.profiler)
-    out = _folder(store)
+    once = _prepared(asked, wrapper, _folder(store), "node")
+    try:
+        failed = _execute(once, progress)
+    except KeyboardInterrupt:
+        raise _interrupted(once, store, name, command) from None
+    progress(0, 0, "reading the traces")
+    if failed is not None and not wrapper.files(once.out):
+        raise failed
+    found = _traces(once)
+    notes = [str(failed)] if failed else []
+    if asked.graph_pass and wrapper.profiler == "nsys":
+        try:
+            found, more = _with_graph_pass(found, asked, wrapper, store, progress)
+        except KeyboardInterrupt:
+            raise _interrupted(once, store, name, command) from None
+        notes += more
+    run = _save(found, asked, wrapper, store, name, command, notes)
+    shutil.rmtree(once.out, ignore_errors=True)
+    return run
+
+
+def _prepared(asked: Asked, wrapper: Wrapper, out: Path, mode: str) -> _Pass:
     try:
         job, made = _recipe(asked, wrapper, out)
     except CaptureError:
         out.rmdir()
         raise
-    recorded = made.recorded if asked.recorded == "auto" else asked.recorded
     for file, text in made.files.items():
         (out / file).write_text(text, encoding="utf-8")
-    line = wrapper.command(made.command, out, recorded, repeat=made.repeat)
-    env = {**wrapper.environment(out), **made.env}
-    log = out / "output.log"
-    failed: CaptureError | None = None
+    return _Pass(asked, wrapper, out, job, made, mode)
+
+
+def _execute(once: _Pass, progress: Progress) -> CaptureError | None:
+    """Run the command of a pass to its end -> how it failed, if it did."""
+    line = once.wrapper.command(
+        once.made.command, once.out, once.recorded, repeat=once.made.repeat, mode=once.mode
+    )  # fmt: skip
+    env = {**once.wrapper.environment(once.out), **once.made.env}
     try:
-        with terminable(), following(line, env, log, lambda text: progress(0, 0, text[:100])) as child:
-            failed = _run(child, made, job, wrapper, asked, lambda text: progress(0, 0, text))
-    except KeyboardInterrupt:
-        raise _interrupted(asked, wrapper, out, store, name, command) from None
+        with terminable(), following(line, env, once.log, lambda text: progress(0, 0, text[:100])) as child:
+            return _run(child, once, lambda text: progress(0, 0, text))
     except CaptureError as error:
-        if not log.is_file():
+        if not once.log.is_file():
             # It was never started.
-            shutil.rmtree(out, ignore_errors=True)
+            shutil.rmtree(once.out, ignore_errors=True)
             raise
-        raise CaptureError(f"{error} Its output is in {log}.") from error
-    progress(0, 0, "reading the traces")
-    if failed is not None and not wrapper.files(out):
-        raise failed
-    found = _traces(wrapper, out, recorded, log)
-    run = _save(found, asked, wrapper, store, name, command, [str(failed)] if failed else [])
-    shutil.rmtree(out, ignore_errors=True)
-    return run
+        raise CaptureError(f"{error} Its output is in {once.log}.") from error
+
+
+def _with_graph_pass(
+    found: gather.Gathered, asked: Asked, wrapper: Wrapper, store: Store, progress: Progress
+) -> tuple[gather.Gathered, list[str]]:
+    """The traces with replay times of a second run, recorded as whole graphs; and sentences about what is missing."""
+    again = _prepared(asked, wrapper, _folder(store), "graph")
+    try:
+        failed = _execute(again, progress)
+        whole = gather.gather(wrapper.files(again.out)).trace.timings if wrapper.files(again.out) else None
+    except FusionScopeError as error:
+        return found, [f"The pass of whole graphs failed, so that the cost of tracing is not known: {error}"]
+    if whole is None or not len(whole):
+        why = f" ({failed})" if failed else ""
+        return found, [f"The pass of whole graphs recorded none, so that the cost of tracing is not known{why}."]
+    shutil.rmtree(again.out, ignore_errors=True)
+    return replace(found, trace=replace(found.trace, timings=whole)), []
 
 
 def _recipe(asked: Asked, wrapper: Wrapper, out: Path) -> tuple[Job | None, Recipe]:
@@ -123,13 +179,11 @@ def _recipe(asked: Asked, wrapper: Wrapper, out: Path) -> tuple[Job | None, Reci
     return job, recipe(asked.engine, job, asked.serve)
 
 
-def _run(
-    child: Followed, made: Recipe, job: Job | None, wrapper: Wrapper, asked: Asked, say: Callable[[str], None]
-) -> CaptureError | None:
+def _run(child: Followed, once: _Pass, say: Callable[[str], None]) -> CaptureError | None:
     """Run the command to its end -> how it failed, if it did."""
-    if made.server is not None and job is not None:
-        written = (lambda: wrapper.files(job.out)) if wrapper.profiler == "torch" else None
-        serving.lead(made.server, job.port, child.alive, say, written, asked.settle_s)
+    if once.made.server is not None and once.job is not None:
+        written = (lambda: once.wrapper.files(once.out)) if once.wrapper.profiler == "torch" else None
+        serving.lead(once.made.server, once.job.port, child.alive, say, written, once.asked.settle_s)
         say("stopping the server")
         child.stop()
         return None
@@ -140,20 +194,17 @@ def _run(
     return CaptureError(f"The command ended with code {code}{said}. Its output is in {child.log}.")
 
 
-def _traces(wrapper: Wrapper, out: Path, recorded: str, log: Path) -> gather.Gathered:
-    files = wrapper.files(out)
+def _traces(once: _Pass) -> gather.Gathered:
+    files = once.wrapper.files(once.out)
+    profiler, advice = once.wrapper.profiler, once.wrapper.nothing(once.recorded)
     if not files:
-        raise CaptureError(
-            f"{wrapper.profiler} left no trace: {wrapper.nothing(recorded)}. The output of the command is in {log}."
-        )
+        raise CaptureError(f"{profiler} left no trace: {advice}. The output of the command is in {once.log}.")
     try:
-        found = gather.gather(files, sorted(out.glob("marks-*.jsonl")))
+        found = gather.gather(files, sorted(once.out.glob("marks-*.jsonl")))
     except FusionScopeError as error:
-        raise CaptureError(f"{error} What was written is in {out}.") from error
+        raise CaptureError(f"{error} What was written is in {once.out}.") from error
     if not len(found.trace.kernels):
-        raise CaptureError(
-            f"{wrapper.profiler} recorded no kernels: {wrapper.nothing(recorded)}. What was written is in {out}."
-        )
+        raise CaptureError(f"{profiler} recorded no kernels: {advice}. What was written is in {once.out}.")
     return found
 
 
@@ -194,20 +245,15 @@ def _save(
     return store.save(info, trace)
 
 
-def _interrupted(
-    asked: Asked, wrapper: Wrapper, out: Path, store: Store, name: str, command: Sequence[str]
-) -> Interrupted:
+def _interrupted(once: _Pass, store: Store, name: str, command: Sequence[str]) -> Interrupted:
     """After Ctrl-C: the run of what was written, or the folder where it lies."""
     warning = "The capture was interrupted: it holds what had been written by then."
     with contextlib.suppress(FusionScopeError, OSError):
-        files = wrapper.files(out)
-        if files:
-            found = gather.gather(files, sorted(out.glob("marks-*.jsonl")))
-            if len(found.trace.kernels):
-                run = _save(found, asked, wrapper, store, name, command, [warning])
-                shutil.rmtree(out, ignore_errors=True)
-                return Interrupted(f"{warning} It is stored as {run.info.id}.", run)
-    return Interrupted(f"The capture was interrupted. What was written is in {out}.")
+        found = _traces(once)
+        run = _save(found, once.asked, once.wrapper, store, name, command, [warning])
+        shutil.rmtree(once.out, ignore_errors=True)
+        return Interrupted(f"{warning} It is stored as {run.info.id}.", run)
+    return Interrupted(f"The capture was interrupted. What was written is in {once.out}.")
 
 
 def _folder(store: Store) -> Path:

@@ -23,13 +23,16 @@ class Wrapper:
     profiler: str
     path: Path | None
 
-    def command(self, command: list[str], out: Path, recorded: str, *, repeat: bool = False) -> list[str]:
+    def command(
+        self, command: list[str], out: Path, recorded: str, *, repeat: bool = False, mode: str = "node"
+    ) -> list[str]:
         """`command` under the profiler, with its files in `out`; `recorded` is "api" or "all".
 
-        `repeat`: the command starts and stops the profiler several times, and goes on in between.
+        `repeat`: the command starts and stops the profiler several times, and goes on in between. `mode`: nsys records
+        every kernel of a graph ("node"), or one row a replay ("graph").
         """
         if self.profiler == "nsys":
-            return [str(self.path), *_nsys_options(out, recorded, repeat), *command]
+            return [str(self.path), *_nsys_options(out, recorded, repeat, mode), *command]
         if self.profiler == "rocprofv3":
             return [str(self.path), *_rocprof_options(out, recorded), "--", *command]
         return list(command)
@@ -95,11 +98,11 @@ _WRITTEN = {
 }
 
 
-def _nsys_options(out: Path, recorded: str, repeat: bool) -> list[str]:
+def _nsys_options(out: Path, recorded: str, repeat: bool, mode: str) -> list[str]:
     options = [
         "profile",
         "--trace=cuda,nvtx",
-        "--cuda-graph-trace=node",
+        f"--cuda-graph-trace={mode}",
         "--sample=none",
         "--cpuctxsw=none",
         "--trace-fork-before-exec=true",

@@ -54,14 +54,17 @@ while command and command[0].startswith("--"):
     command.pop(0)
 given = dict(a.removeprefix("--").split("=", 1) for a in sys.argv[2:len(sys.argv) - len(command)])
 note("arguments", ["nsys", *sys.argv[1:]])
-for key, value in (("cuda-graph-trace", "node"), ("trace", "cuda,nvtx"), ("export", "sqlite"),
+if given.get("cuda-graph-trace") not in ("node", "graph"):
+    refuse("cuda-graph-trace")
+write = fake_traces.nsys if given["cuda-graph-trace"] == "node" else fake_traces.nsys_graphs
+for key, value in (("trace", "cuda,nvtx"), ("export", "sqlite"),
                    ("trace-fork-before-exec", "true"), ("force-overwrite", "true")):
     if given.get(key) != value:
         refuse(key)
 code = run(command)
 if "capture-range" not in given or (STATE / "calls").exists():
     repeated = given.get("capture-range-end") == "repeat"
-    fake_traces.nsys(Path(given["output"] + (".1.sqlite" if repeated else ".sqlite")), ranks())
+    write(Path(given["output"] + (".1.sqlite" if repeated else ".sqlite")), ranks())
 sys.exit(code)
 """
 

@@ -49,6 +49,24 @@ def nsys(path: Path, pids: list[int]) -> None:
     db.close()
 
 
+def nsys_graphs(path: Path, pids: list[int]) -> None:
+    """The same in graph mode: one row a replay, no kernels; each replay takes 30.4 us."""
+    nsys(path, pids)
+    db = sqlite3.connect(path)
+    db.execute("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL")
+    db.execute(
+        'CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, "end", deviceId, contextId, streamId, correlationId, '
+        "globalPid, graphId, graphExecId)"
+    )
+    for device, pid in enumerate(pids):
+        for replay in range(REPLAYS):
+            begin = 1_000_000 + replay * 1_000_000
+            values = (begin, begin + 30_400, device, 1, 7, 100 + replay, pid << 24, 5, 6)
+            db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (?,?,?,?,?,?,?,?,?)", values)
+    db.commit()
+    db.close()
+
+
 def rocprofv3(path: Path, pid: int, rank: int) -> None:
     """rocprofv3's JSON of one process on a GPU of its own: a replay's launches share its call's correlation."""
     symbols = {name: k for k, name in enumerate(dict.fromkeys(NAMES), 1)}

@@ -304,3 +304,23 @@ def test_children_end_with_a_capture_that_is_killed(fake: Path, tmp_path: Path) 
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert os.path.isdir(tmp_path / "store" / "captures")
+
+
+def test_a_second_pass_of_whole_graphs_gives_the_cost_of_tracing(fake: Path, tmp_path: Path) -> None:
+    from fusionscope.analysis.tracing import tracing
+
+    run = captured(tmp_path, engine="sglang", model_path="M", tp=2, batch=4, profiler="nsys", graph_pass=True)
+    holds(run, 2, tmp_path)
+    modes = [word for line in noted(fake, "arguments") for word in line if "cuda-graph-trace" in word]
+    assert modes == ["--cuda-graph-trace=node", "--cuda-graph-trace=graph"]
+    for rank in range(2):
+        found = tracing(run, rank)
+        assert found is not None and (found.graph_level_ns, found.node_level_ns) == (30_400, 30_500)
+    assert run.info.tracing_mode == "node" and "graph mode" not in run.info.labels
+    # A command that works once alone still gives a run.
+    calls = fake / "calls"
+    calls.unlink()
+    code = f"from pathlib import Path; p = Path({str(calls)!r}); p.unlink() if p.exists() else p.write_text('x')"
+    again = captured(tmp_path, command=(sys.executable, "-c", code), profiler="nsys", recorded="api", graph_pass=True)
+    assert len(again.trace.kernels) == 36 and not len(again.trace.timings)
+    assert "cost of tracing is not known" in again.info.warnings[-1]
