@@ -183,3 +183,10 @@ def test_compare_says_that_runs_are_not_comparable(fusionscope: Any, store: Path
 def test_measured_arms_are_given_one_a_pair(summary: Any) -> None:
     assert "--ab names 2 runs for 1 pairs" in summary("split", "fused", "--ab", "split", "fused").err
     assert "holds no two arms" in summary("split", "fused", "--ab", "split").err
+
+
+def test_the_readme_quotes_what_the_command_writes(summary: Any) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = summary("example", "example-fused").out
+    quoted = [line.removeprefix("> ") for line in readme.splitlines() if line.startswith(("> |", "> ###"))]
+    assert len(quoted) >= 7 and [line for line in quoted if line not in text] == []
