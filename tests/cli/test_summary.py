@@ -190,3 +190,8 @@ def test_the_readme_quotes_what_the_command_writes(summary: Any) -> None:
     text = summary("example", "example-fused").out
     quoted = [line.removeprefix("> ") for line in readme.splitlines() if line.startswith(("> |", "> ###"))]
     assert len(quoted) >= 7 and [line for line in quoted if line not in text] == []
+    # The lines of text are broken to the README's width, and what it leaves out is marked.
+    flat = " ".join(text.split())
+    lines = [line.removeprefix("> ") for line in readme.splitlines() if line.startswith("> ") and line[2] not in "|#"]
+    for part in " ".join(lines).split(" [...] "):
+        assert part in flat
