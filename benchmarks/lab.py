@@ -2,7 +2,7 @@
 
     python benchmarks/lab.py run OUT --seconds 400      traces, predictions, measurements; resumes what OUT holds
     python benchmarks/lab.py noise OUT --make FILE      A/A, injected delays and the knock-out on the sample graph
-    python benchmarks/lab.py report OUT                 joins them: h200_lab.jsonl and h200_lab_summary.md
+    python benchmarks/lab.py report OUT [--also OUT2]   joins them: h200_lab.jsonl and h200_lab_summary.md
 
 `run` starts processes: one traces every case with CUPTI (`traces/CASE.npz`); others, which no profiler has touched,
 time the split step, write the prediction, and only then measure the candidate in ABBA blocks with an A/A arm. Every
@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="groups whose name contains one of these words (comma-separated)")
     parser.add_argument("--set", choices=("all", "tuning", "held-out"), default="all")
     parser.add_argument("--make", type=Path, help="make.py of the sample graph, for `noise`")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="more folders for `report`")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -50,7 +51,7 @@ def main() -> int:
         return lab_noise.work(options)
     import lab_report
 
-    return lab_report.write(options.out, options.results)
+    return lab_report.write([options.out, *options.also], options.results)
 
 
 def run(options: argparse.Namespace) -> int:

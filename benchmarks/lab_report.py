@@ -1,0 +1,264 @@
+"""Joins what the lab's processes wrote: one line a case, and the tables of docs/accuracy.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lab import lines
+from scipy import stats
+
+from fusionscope.analysis import ab
+
+CLASSES = ("candidate", "in-context", "isolated-corrected", "isolated")
+PLAIN = {
+    "amdahl_kernel_time": "Amdahl on kernel time",
+    "amdahl_span": "Amdahl on span",
+    "share_discount": "half of the share",
+    "isolated_difference": "sites times the difference of the two times",
+    "roofline": "roofline",
+}
+LARGE = 0.01
+
+
+def write(folders: list[Path], results: Path) -> int:
+    """`h200_lab.jsonl` and `h200_lab_summary.md` from the folders that `run` and `noise` filled."""
+    cases = [row for folder in folders for row in joined(folder)]
+    cases.sort(key=lambda row: (row["held_out"], row["case"]))
+    failed = [row for folder in folders for row in failures(folder)]
+    noise = {row["what"]: row for folder in folders for row in lines(folder / "noise.jsonl")}
+    with (results / "h200_lab.jsonl").open("w", encoding="utf-8") as file:
+        for row in [*cases, *failed]:
+            file.write(json.dumps(row) + "\n")
+    (results / "h200_lab_summary.md").write_text(summary(cases, failed, noise), encoding="utf-8")
+    (results / "h200_lab_noise.json").write_text(json.dumps(noise, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(cases)} cases, {len(failed)} failed")
+    return 0
+
+
+def failures(folder: Path) -> list[dict[str, Any]]:
+    """Groups that raised an error, with the phase."""
+    return [
+        {"failed": row["failed"], "group": row["group"], "phase": path.stem}
+        for path in sorted(folder.glob("[tm]*[0-9].jsonl"))
+        for row in lines(path)
+        if "failed" in row
+    ]
+
+
+def joined(folder: Path) -> list[dict[str, Any]]:
+    """A row for each case that was predicted and measured.
+
+    A held-out case keeps the prediction that was written before it was measured. A tuning case is predicted again, with
+    the factors that were chosen on it.
+    """
+    from lab_predict import Seen, predictions
+
+    measured: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("measure[0-9].jsonl")):
+        for row in lines(path):
+            if "failed" not in row:
+                measured.setdefault(row["case"], []).append(row)
+    found = []
+    for row in lines(folder / "predicted.jsonl"):
+        parts = measured.get(row["case"])
+        if not parts:
+            continue
+        if not row["held_out"]:
+            row |= predictions(Seen.load(folder / "traces" / f"{row['case']}.npz"))
+        found.append(row | {"measured": saving(parts), "gpu": parts[0]["gpu"], "clocks": [p["clocks"] for p in parts]})
+    return found
+
+
+def saving(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The measured saving of a case: the mean over its captures, each of which is a unit as a process is."""
+    units = []
+    for part in parts:
+        units += [
+            np.array(split, float) - np.array(fused, float)
+            for split, fused in zip(part["split"], part["fused"], strict=True)
+        ]
+    made = ab.shift(units)
+    assert made is not None
+    return {
+        "ns": made.value_ns,
+        "interval_ns": list(made.interval_ns),
+        "captures": len(units),
+        "processes": len(parts),
+        "blocks": made.blocks,
+        "split_ns": [float(np.median(v)) for p in parts for v in p["split"]],
+        "fused_ns": [float(np.median(v)) for p in parts for v in p["fused"]],
+    }
+
+
+def error(row: dict[str, Any], ns: float) -> float:
+    """Predicted minus measured in percentage points of the step."""
+    return float((ns - row["measured"]["ns"]) / row["step_ns"] * 100)
+
+
+def held(row: dict[str, Any], name: str) -> bool:
+    """Whether the interval of an input class holds the measured saving."""
+    low, high = row["by"][name]["interval_ns"]
+    return bool(low <= row["measured"]["ns"] <= high)
+
+
+def summary(cases: list[dict[str, Any]], failed: list[dict[str, Any]], noise: dict[str, Any]) -> str:
+    """The Markdown."""
+    kept = [row for row in cases if row["held_out"]]
+    tuning = [row for row in cases if not row["held_out"]]
+    gpu = cases[0]["gpu"] if cases else "?"
+    text = [
+        f"# The lab set on one {gpu}",
+        "",
+        "Made by `benchmarks/lab.py report` from `h200_lab.jsonl`; errors are predicted minus measured, in percentage "
+        "points of the untraced step.",
+        "",
+        f"## Held-out cases: {len(kept)}",
+        *table(kept),
+        "",
+        f"## Tuning cases: {len(tuning)} (the factors were chosen on these)",
+        *table(tuning),
+        "",
+        "## Held-out cases by kind (input: candidate)",
+        *groups(kept),
+        "",
+        "## Held-out cases whose measured saving lies outside the candidate's interval",
+        *misses(kept),
+    ]
+    if failed:
+        text += ["", "## Failed", *(f"- {row['group']} ({row['phase']}): {row['failed']}" for row in failed)]
+    return "\n".join([*text, *noise_text(noise)]) + "\n"
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """One line an input class, with every plain estimator's error under the same input."""
+    head = (
+        "| input | cases | mean error | p95 | held by the interval | median half-width | off by at most 10 %, of cases "
+        "with a difference of at least 1 % | " + " | ".join(PLAIN.values()) + " |"
+    )
+    made = [head, "|---|" + "---:|" * (6 + len(PLAIN))]
+    for name in CLASSES:
+        mine = [row for row in rows if name in row["by"]]
+        if not mine:
+            continue
+        off = np.abs([error(row, row["by"][name]["ns"]) for row in mine])
+        inside = sum(held(row, name) for row in mine)
+        low, high = stats.binomtest(inside, len(mine)).proportion_ci(0.95)
+        width = [np.diff(row["by"][name]["interval_ns"])[0] / 2 / row["step_ns"] * 100 for row in mine]
+        large = [row for row in mine if abs(row["measured"]["ns"]) >= LARGE * row["step_ns"]]
+        near = sum(abs(row["by"][name]["ns"] / row["measured"]["ns"] - 1) <= 0.1 for row in large)
+        plain = [mean_error(mine, name, p) for p in PLAIN]
+        made.append(
+            f"| {name} | {len(mine)} | **{off.mean():.3f}** | {np.quantile(off, 0.95):.2f} | {inside} of {len(mine)}, "
+            f"{inside / len(mine):.0%} [{low:.0%}, {high:.0%}] | {np.median(width):.2f} | {near} of {len(large)} | "
+            + " | ".join(f"{value:.3f}" for value in plain)
+            + " |"
+        )
+    return made
+
+
+def mean_error(rows: list[dict[str, Any]], name: str, plain: str) -> float:
+    """Mean error of a plain estimator over the cases in which it has its input."""
+    known = [(row, row["by"][name]["plain"][plain]) for row in rows]
+    return float(np.mean([abs(error(row, ns)) for row, ns in known if ns is not None]))
+
+
+def groups(rows: list[dict[str, Any]]) -> list[str]:
+    """Error and coverage by the kind of graph and of boundary."""
+    keys: dict[str, Callable[[dict[str, Any]], str]] = {
+        "graph": lambda row: kind_of(row["facts"]),
+        "boundary": lambda row: str(row["facts"]["boundary"]),
+        "batch": lambda row: str(row["facts"]["batch"]),
+    }
+    made = ["| | cases | mean error | bias | held | best plain estimator |", "|---|---:|---:|---:|---:|---:|"]
+    for title, key in keys.items():
+        for value in sorted({key(row) for row in rows}, key=lambda v: (len(v), v)):
+            mine = [row for row in rows if key(row) == value]
+            off = np.array([error(row, row["by"]["candidate"]["ns"]) for row in mine])
+            best = min(mean_error(mine, "candidate", p) for p in PLAIN if p != "isolated_difference")
+            inside = sum(held(row, "candidate") for row in mine)
+            numbers = f"{np.abs(off).mean():.3f} | {off.mean():+.3f} | {inside} | {best:.3f}"
+            made.append(f"| {title} {value} | {len(mine)} | {numbers} |")
+    return made
+
+
+def kind_of(facts: dict[str, Any]) -> str:
+    """The kind of graph that a case is."""
+    if facts["kind"] == "model":
+        return f"{facts['model']}, first {facts['layers']} layers"
+    if facts["streams"] == 2:
+        return "chain, two streams"
+    return "chain, programmatic launch" if facts["pdl"] else "chain"
+
+
+def misses(rows: list[dict[str, Any]]) -> list[str]:
+    """What was outside, and what is known of why."""
+    made = ["| case | predicted, us | measured, us | ns a site | what is known |", "|---|---:|---:|---:|---|"]
+    for row in rows:
+        if held(row, "candidate"):
+            continue
+        mine, there = row["by"]["candidate"], row["measured"]
+        low, high = mine["interval_ns"]
+        off = mine["ns"] - there["ns"]
+        made.append(
+            f"| {row['case']} | {mine['ns'] / 1e3:.1f} [{low / 1e3:.1f}, {high / 1e3:.1f}] | {there['ns'] / 1e3:.1f} "
+            f"[{there['interval_ns'][0] / 1e3:.1f}, {there['interval_ns'][1] / 1e3:.1f}] | {off / row['sites']:+.0f} | "
+            f"{cause(row, low, high)} |"
+        )
+    return made
+
+
+def cause(row: dict[str, Any], low: float, high: float) -> str:
+    """The cause of a miss as far as the records show it."""
+    there, facts = row["measured"], row["facts"]
+    if there["interval_ns"][0] <= high and low <= there["interval_ns"][1]:
+        return "the two intervals overlap"
+    if facts["pdl"]:
+        return "tracing widens the gaps between early launches by more than is taken out"
+    if facts["streams"] == 2:
+        return "two streams overlap differently when they are traced"
+    return "the launches beside the site, or their gaps, changed: not in the split run's trace"
+
+
+def noise_text(noise: dict[str, Any]) -> list[str]:
+    """A/A, power and knock-out."""
+    made: list[str] = []
+    if "aa" in noise:
+        rows = noise["aa"]["rows"]
+        alarms = sum(row["class"] in ("worth_merging", "below_margin", "slower") for row in rows)
+        apart = sum(not row["interval_ns"][0] <= 0 <= row["interval_ns"][1] for row in rows)
+        floor = np.median([row["mde_ns"] / row["base_ns"] for row in rows])
+        made += [
+            "",
+            "## One program against itself (sample graph of 225 launches, three captures in one process)",
+            f"{len(rows)} comparisons of {np.median([row['seconds'] for row in rows]):.2f} s: {alarms} said faster or "
+            f"slower ({alarms / len(rows):.1%}); the interval alone excluded 0 in {apart}, since captures differ; "
+            f"median noise floor {floor:.2%} of the step.",
+        ]
+    if "power" in noise:
+        made += ["", "## Injected delays", "| delay | trials | seen (interval excludes 0) | interval holds it |"]
+        made.append("|---|---:|---:|---:|")
+        for times in (1, 2):
+            rows = [row for row in noise["power"]["rows"] if row["times"] == times]
+            if not rows:
+                continue
+            seen = sum(row["interval_ns"][1] < 0 for row in rows)
+            inside = sum(row["interval_ns"][0] <= -row["injected_ns"] <= row["interval_ns"][1] for row in rows)
+            what = f"{times} x the noise floor, {rows[0]['injected_ns'] / 1e3:.2f} us"
+            made.append(f"| {what} | {len(rows)} | {seen} | {inside} |")
+    if "knockout" in noise:
+        found = noise["knockout"]
+        saved = found["fused"]["saving"]["ns"]
+        made += ["", "## Knock-out on the sample graph", "| disabled | raw, us | corrected, us |", "|---|---:|---:|"]
+        for name, title in (("both", "both kernels of each site"), ("ar", "the all-reduces"), ("norm", "the norms")):
+            made.append(f"| {title} | {found[name]['raw_ns'] / 1e3:.1f} | {found[name]['corrected_ns'] / 1e3:.1f} |")
+        made += [
+            "",
+            f"A disabled node costs {found['disabled_node_ns']:.0f} ns; the real fusion saves {saved / 1e3:.1f} us of "
+            f"{found['both']['base_ns'] / 1e3:.1f} us. Delaying each norm by 2 us lengthened the step by "
+            f"{found['delay']['step_ns'] / 1e3:.1f} us: criticality {found['delay']['criticality']:.2f}.",
+        ]
+    return made
