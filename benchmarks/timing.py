@@ -1,64 +1,16 @@
-"""Times of graph replays: arms take turns, the cache is cold before each replay, medians are compared."""
+"""What the benchmarks of kernels share: the bandwidth of the GPU, its name, times a site."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-FLUSHED_BYTES = 256 << 20
-"""More than any GPU's L2."""
+from fusionscope.fusion_runtime.measuring import Cold, captured, replay_times
 
-
-def captured(chain: Callable[[], Any], warm_up: int = 2) -> torch.cuda.CUDAGraph:
-    """A graph of what `chain` launches; it runs a few times before, so that kernels compile and buffers are made."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(warm_up):
-            chain()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        # The graph's own pool keeps what the chain returns.
-        graph.kept = chain()
-    return graph
-
-
-class Cold:
-    """Empties the L2 cache by writing more than fits."""
-
-    def __init__(self) -> None:
-        self.buffer = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
-
-    def __call__(self) -> None:
-        self.buffer.zero_()
-
-
-def replay_times(
-    graphs: Mapping[str, torch.cuda.CUDAGraph],
-    replays: int = 25,
-    before: Callable[[], None] | None = None,
-) -> dict[str, list[float]]:
-    """Microseconds of each replay of each graph, taking turns; `before` runs ahead of each, outside the time."""
-    taken: dict[str, list[tuple[Any, Any]]] = {name: [] for name in graphs}
-    for _ in range(3):
-        for graph in graphs.values():
-            graph.replay()
-    for _ in range(replays):
-        for name, graph in graphs.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            if before is not None:
-                before()
-            begin.record()
-            graph.replay()
-            end.record()
-            taken[name].append((begin, end))
-        torch.cuda.synchronize()
-    return {name: [begin.elapsed_time(end) * 1e3 for begin, end in pairs] for name, pairs in taken.items()}
+__all__ = ["Cold", "bandwidth", "captured", "machine", "per_site", "replay_times"]
 
 
 def per_site(times: Mapping[str, list[float]], sites: int) -> dict[str, float]:

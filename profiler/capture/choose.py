@@ -41,11 +41,11 @@ def make_plan(
             raise CaptureError(f"{option} must be at least 1, not {number}.")
     if layers is not None and layers < 1:
         raise CaptureError(f"--layers must be at least 1, not {layers}; leave it out for all of them.")
-    torch = _torch()
+    torch = need_torch()
     from fusionscope.fusion_runtime.context import PathChoice
     from fusionscope.profiler.capture.forward import spec_of
 
-    on = _device(torch, device)
+    on = device_of(torch, device)
     hip = bool(getattr(torch.version, "hip", None))
     chosen, notes = _hip_profiler(profiler) if on == "cuda" and hip else _profiler(profiler, on)
     if device == "auto" and on == "cpu":
@@ -78,7 +78,8 @@ def make_plan(
     return plan, notes
 
 
-def _torch() -> Any:
+def need_torch() -> Any:
+    """torch, which the base install does not bring. Raises CaptureError where it is missing."""
     if importlib.util.find_spec("torch") is None:
         raise CaptureError("Capturing needs PyTorch, which is not installed: pip install 'fusionscope[runtime]'.")
     import torch
@@ -86,7 +87,8 @@ def _torch() -> Any:
     return torch
 
 
-def _device(torch: Any, asked: str) -> str:
+def device_of(torch: Any, asked: str) -> str:
+    """The device that `--device` means here. Raises CaptureError where there is no GPU and one is asked for."""
     has_cuda = bool(torch.cuda.is_available())
     if asked == "cuda" and not has_cuda:
         raise CaptureError(
