@@ -50,8 +50,8 @@ FILES: dict[str, Callable[[Library, urls.Query], tables.Rows]] = {
 }
 
 
-def _forward(query: urls.Query) -> tuple[str, int, str]:
-    return query.text("run"), query.whole("rank"), query.text("forward")
+def _forward(query: urls.Query) -> tuple[str, int | None, str]:
+    return query.text("run"), query.rank(), query.text("forward")
 
 
 def _sides(query: urls.Query) -> tuple[str, str]:

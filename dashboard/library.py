@@ -19,13 +19,14 @@ from fusionscope.analysis.predictions import Prediction, knocked_out, knockouts,
 from fusionscope.analysis.ruleset import Source
 from fusionscope.analysis.verdict import MARGIN
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.importing import ranks_of
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import RUN_ID, TAG, Listed, Run, Store, UnknownRun, example_runs
 
 T = TypeVar("T")
 
-#: How many answers (runs, attributions, comparisons) are kept in memory.
-KEPT = 48
+#: How many runs with their tables, attributions and comparisons are kept in memory, and how many small answers.
+KEPT, KEPT_SMALL = 16, 1000
 #: The most pairs that the accuracy page reads, newest first: each costs two runs to load.
 MOST_PAIRS = 40
 
@@ -36,8 +37,7 @@ class Library:
     def __init__(self, store: Store, rules: Iterable[Source] = ()) -> None:
         self.store = store
         self.rules = tuple(rules)
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._large, self._small = _Memory(KEPT), _Memory(KEPT_SMALL)
 
     def list(self) -> builtins.list[Listed]:
         """Every run, the newest first and the shipped examples last; read anew, so that new runs appear."""
@@ -99,25 +99,24 @@ class Library:
             run = self.store.load(found.name)
             return replace(run, info=msgspec.structs.replace(run.info, id=found.name))
 
-        return self._remember(("run", found.name), [found], load)
+        return self._large.remember(("run", found.name), [found], load)
 
-    def analysed(self, ref: str, rank: int = 0, forward: str = "") -> Analysed:
-        """One forward of one rank, attributed. Raises FusionScopeError."""
+    def analysed(self, ref: str, rank: int | None = None, forward: str = "") -> Analysed:
+        """One forward of one rank (by default the lowest that was traced), attributed. Raises FusionScopeError."""
         found = self.find(ref)
-        key = ("analysed", found.name, rank, forward)
-        return self._remember(
-            key, [found], lambda: analyse(self.run(found.name), rank=rank, forward=forward or None, rules=self.rules)
-        )
 
-    def comparison(self, base: str, candidate: str, margin: float = MARGIN, rank: int = 0) -> Comparison:
-        """Two runs beside each other. Raises FusionScopeError."""
+        def attribute() -> Analysed:
+            run = self.run(found.name)
+            lowest = min(ranks_of(run.trace), default=0)
+            return analyse(run, rank=lowest if rank is None else rank, forward=forward or None, rules=self.rules)
+
+        return self._large.remember(("analysed", found.name, rank, forward), [found], attribute)
+
+    def comparison(self, base: str, candidate: str, margin: float = MARGIN) -> Comparison:
+        """The lowest ranks of two runs beside each other. Raises FusionScopeError."""
         sides = [self.find(ref) for ref in (base, candidate)]
-        key = ("comparison", *(side.name for side in sides), margin, rank)
-        return self._remember(
-            key,
-            sides,
-            lambda: compare(self.analysed(base, rank), self.analysed(candidate, rank), margin),
-        )
+        key = ("comparison", *(side.name for side in sides), margin)
+        return self._large.remember(key, sides, lambda: compare(self.analysed(base), self.analysed(candidate), margin))
 
     def predictions(self) -> tuple[builtins.list[Prediction], int]:
         """Predicted and measured of every pair that has both, and how many pairs were left out because of `MOST_PAIRS`.
@@ -145,19 +144,29 @@ class Library:
                 return None
 
         paths = [self.find(ref) for ref in (base, candidate)]
-        return self._remember(("prediction", base, candidate), paths, predict)
+        return self._small.remember(("prediction", base, candidate), paths, predict)
 
-    def _remember(self, key: tuple[Hashable, ...], folders: builtins.list[Path], make: Callable[[], T]) -> T:
+
+class _Memory:
+    """Answers about run folders, made again when their files change; the one used longest ago goes first."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, key: tuple[Hashable, ...], folders: Iterable[Path], make: Callable[[], T]) -> T:
+        """What was made of these folders, or what `make` makes of them now."""
         stamped = (*key, *(_stamp(folder) for folder in folders))
         with self._lock:
-            if stamped in self._kept:
-                self._kept.move_to_end(stamped)
-                return self._kept[stamped]  # type: ignore[no-any-return]
+            if stamped in self.kept:
+                self.kept.move_to_end(stamped)
+                return self.kept[stamped]  # type: ignore[no-any-return]
         made = make()
         with self._lock:
-            self._kept[stamped] = made
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self.kept[stamped] = made
+            while len(self.kept) > self.most:
+                self.kept.popitem(last=False)
         return made
 
 

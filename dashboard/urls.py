@@ -41,6 +41,10 @@ class Query:
             )
         return int(text)
 
+    def rank(self) -> int | None:
+        """The rank, None where the URL names none: then the lowest that was traced. Raises FusionScopeError."""
+        return self.whole("rank") if self.text("rank") else None
+
     def number(self, name: str, default: float) -> float:
         """A finite number above 0. Raises FusionScopeError for anything else."""
         text = self.text(name, repr(default))

@@ -48,7 +48,7 @@ class Asked:
     launches: int
     source: str
     margin: float
-    rank: int
+    rank: int | None
 
     @staticmethod
     def of(query: urls.Query, default: str) -> Asked:
@@ -68,7 +68,7 @@ class Asked:
             launches=max(query.whole("launches", 1), 1),
             source=source,
             margin=query.margin(),
-            rank=query.whole("rank"),
+            rank=query.rank(),
         )
 
     @property
@@ -85,7 +85,7 @@ def page(library: Library, ref: str, query: urls.Query) -> Component:
         hint = parts.alert("Choose the run whose boundary would be fused.", colour="blue")
         choice = html.Div(_run_choice(runs, None), className="fs-controls")
         return html.Div([parts.title("Estimate", _LEAD), choice, hint])
-    run = library.analysed(ref, query.whole("rank"))
+    run = library.analysed(ref, query.rank())
     asked = Asked.of(query, _largest(run))
     head = parts.title(
         f"Estimate for {run.title}",
@@ -123,7 +123,7 @@ class Answer:
 def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
     """The answer beside the controls; a value that does not fit is answered with its sentence."""
     try:
-        run = library.analysed(ref, query.whole("rank"))
+        run = library.analysed(ref, query.rank())
         asked = Asked.of(query, _largest(run))
         answer = predict(library, run, asked)
         rows, note = by_batch(library, run, asked)
@@ -152,7 +152,7 @@ def result(library: Library, ref: str, query: urls.Query) -> list[Component]:
                 ("Run", "Basis", "Verdict"),
             ),
             note=note,
-            actions=[parts.save(urls.download("estimate.csv", run=run.info.id, rank=asked.rank or "", **_kept(asked)))],
+            actions=[parts.save(urls.download("estimate.csv", run=run.info.id, rank=asked.rank, **_kept(asked)))],
         ),
     ]
 
@@ -173,7 +173,7 @@ def predict(library: Library, run: Analysed, asked: Asked) -> Answer:
 
 def rows_of(library: Library, query: urls.Query) -> tables.Rows:
     """The table over batch sizes, for its CSV."""
-    run = library.analysed(query.text("run"), query.whole("rank"))
+    run = library.analysed(query.text("run"), query.rank())
     return [row for _, row in by_batch(library, run, Asked.of(query, _largest(run)))[0]]
 
 

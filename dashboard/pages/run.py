@@ -26,7 +26,7 @@ def page(library: Library, ref: str, query: urls.Query) -> Component:
     opened = library.run(ref)
     head = [run_parts.head(opened)]
     try:
-        run = library.analysed(ref, query.whole("rank"), query.text("forward"))
+        run = library.analysed(ref, query.rank(), query.text("forward"))
     except FusionScopeError as error:
         # What is known without kernels is shown all the same.
         return html.Div([*head, parts.alert(str(error), "No forward to show"), *run_parts.untraced(opened),
@@ -51,7 +51,7 @@ def page(library: Library, ref: str, query: urls.Query) -> Component:
 
 def zoom(library: Library, ref: str, query: urls.Query, key: str | None) -> Patch:
     """The timeline's new view when a site is chosen (None: the whole forward)."""
-    run = library.analysed(ref, query.whole("rank"), query.text("forward"))
+    run = library.analysed(ref, query.rank(), query.text("forward"))
     shown = timeline(run.attribution)
     site = controls.site_of(run, key)
     view = Patch()

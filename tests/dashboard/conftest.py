@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from dashboard_store import fill
+from dashboard_store import fill, serving, watched
 
-from fusionscope.dashboard import serve
 from fusionscope.dashboard.library import Library
 from fusionscope.profiler.store import Store
-
-SHARED = Path(__file__).parents[3] / "shared" / "samples"
 
 
 @pytest.fixture(scope="session")
@@ -37,17 +32,6 @@ def address(store: Store) -> Iterator[str]:
     yield from serving(store)
 
 
-def serving(store: Store) -> Iterator[str]:
-    """Serve a store on a free port for as long as the caller looks."""
-    made = serve.server(store, port=0)
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    yield serve.url(made).rstrip("/")
-    made.shutdown()
-    made.server_close()
-    thread.join(10)
-
-
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A headless browser; tests that need one are skipped where none is installed."""
@@ -63,11 +47,10 @@ def chromium() -> Iterator[Any]:
 
 @dataclass
 class Seen:
-    """A page of the browser with what its console complained of."""
+    """A page of the browser and where the dashboard is."""
 
     page: Any
     address: str
-    complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Any:
         """Go to a path of the dashboard and wait until its page is there."""
@@ -78,25 +61,8 @@ class Seen:
 
 @pytest.fixture
 def seen(chromium: Any, address: str) -> Iterator[Seen]:
-    """A fresh page of 1280 x 800; at the end no error may have been on its console, and no request may have failed."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True, color_scheme="light")
-    context.set_default_timeout(40_000)
-    made = Seen(context.new_page(), address)
-    made.page.on("console", lambda m: made.complaints.append(m.text) if m.type in ("error", "warning") else None)
-    made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
-    made.page.on("response", lambda r: made.complaints.append(f"{r.status} {r.url}") if r.status >= 400 else None)
-    made.page.on(
-        "request",
-        lambda r: None if r.url.startswith((address, "data:", "blob:")) else made.complaints.append(f"left: {r.url}"),
-    )
-    yield made
-    context.close()
-    assert made.complaints == []
-
-
-@pytest.fixture(scope="session")
-def samples() -> Path:
-    """The shared sample traces; a test that needs them is skipped where they are not."""
-    if not SHARED.is_dir():
-        pytest.skip("the sample traces (../shared/samples) are not here")
-    return SHARED
+    """A fresh page; at the end no error may have been on its console, and no request may have failed or left."""
+    page, complaints = watched(chromium, address)
+    yield Seen(page, address)
+    page.context.close()
+    assert complaints == []

@@ -10,6 +10,7 @@ from literal_traces import SPLIT, kernels
 
 from fusionscope.dashboard import library as module
 from fusionscope.dashboard.library import Library
+from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.store import Store, UnknownRun
 from fusionscope.profiler.trace import Trace
@@ -75,7 +76,17 @@ def test_no_more_is_kept_than_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     library = Library(store)
     for run in runs:
         library.run(run.info.id)
-    assert len(library._kept) == 2
+    assert [key[1] for key in library._large.kept] == [run.info.id for run in runs[2:]]  # type: ignore[index]
+
+
+def test_the_lowest_rank_that_was_traced_is_shown(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    only = kernels([SPLIT]).assign(rank=3).astype({"rank": "int32"})
+    run = store.save(RunInfo(name="one of four"), Trace(kernels=only))
+    library = Library(store)
+    assert library.analysed(run.info.id).forward.rank == 3
+    with pytest.raises(FusionScopeError, match="no kernels of rank 0, it has rank 3"):
+        library.analysed(run.info.id, 0)
 
 
 def test_the_examples_predict_what_was_measured(library: Library) -> None:

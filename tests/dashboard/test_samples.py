@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from dashboard_store import serving, watched
 
 from fusionscope.dashboard import app
 from fusionscope.dashboard.library import Library
@@ -20,6 +22,7 @@ RUNS: dict[str, tuple[list[str], str]] = {
     "skew": (["h200_tp2_skew/tp2.nsys.sqlite"], "rank 1"),
     "split": (["h200_ar_norm/split.nsys.sqlite"], "ar_norm"),
     "fused": (["h200_ar_norm/fused.nsys.sqlite"], "ar_norm"),
+    "rank-1-of-2": (["kineto_v100_graphs_rank1of2.json.gz"], "incomplete"),
     "graph-mode": (["synthetic_nsys_2gpu_graph_mode.sqlite"], "recorded in graph mode"),
 }
 
@@ -55,3 +58,15 @@ def test_the_wait_of_each_rank_stands_on_its_page(library: Library) -> None:
     shown = str(app.render(library, "/run/skew", "")[0].to_plotly_json())
     # 1,199,996 ns of transfer and 2,481,360 ns of wait on rank 0, 47,583 ns on rank 1, over all replays.
     assert all(part in shown for part in ("1,200.0", "2,481.4", "47.6"))
+
+
+def test_real_traces_are_drawn_in_a_browser(library: Library, chromium: Any) -> None:
+    for address in serving(library.store):
+        page, complaints = watched(chromium, address)
+        for name in ("sglang-mi300x", "vllm-piecewise", "skew"):
+            page.goto(f"{address}/run/{name}")
+            page.wait_for_function("document.querySelectorAll('.js-plotly-plot .subplot.xy').length >= 3")
+        page.goto(f"{address}/compare?base=split&candidate=fused")
+        page.wait_for_function("document.querySelectorAll('.js-plotly-plot .subplot.xy').length >= 3")
+        page.context.close()
+        assert complaints == []

@@ -1,7 +1,9 @@
-"""A store with good, odd and broken runs for the dashboard."""
+"""A store with good, odd and broken runs, the dashboard over it, and a page of a browser that is watched."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import literal_store as literal
 import pandas as pd
 from literal_traces import FUSED_RUN, SPLIT, kernels
 
+from fusionscope.dashboard import serve
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store
 from fusionscope.profiler.trace import Trace, table
@@ -35,3 +38,27 @@ def fill(folder: Path) -> Store:
     broken.mkdir()
     (broken / "run.json").write_text("{", encoding="utf-8")
     return store
+
+
+def serving(store: Store) -> Iterator[str]:
+    """Serve a store on a free port for as long as the caller looks."""
+    made = serve.server(store, port=0)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield serve.url(made).rstrip("/")
+    made.shutdown()
+    made.server_close()
+    thread.join(10)
+
+
+def watched(browser: Any, address: str) -> tuple[Any, list[str]]:
+    """A fresh page of 1280 x 800, and what it complains of: its console, failed requests, requests to elsewhere."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    context.set_default_timeout(40_000)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("response", lambda r: complaints.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+    own = (address, "data:", "blob:")
+    page.on("request", lambda r: None if r.url.startswith(own) else complaints.append(f"left for {r.url}"))
+    return page, complaints
