@@ -76,7 +76,17 @@ def tp_markdown(told: dict[str, Any]) -> str:
         against = [theirs or "", ours, f"{row.us['split'] / ours:.2f} x", f"{theirs / ours:.2f} x" if theirs else ""]
         lines.append([row.boundary, row.hidden, row.tokens, row.us["split"], raw["second"], *against])
     lines.sort(key=lambda line: line[:3])
-    return table(head, lines)
+    said = (
+        "Microseconds of one site, net of the copies that place its inputs; median of the replays, mean of the ranks."
+    )
+    return f"{said}\n\n{table(head, lines)}"
+
+
+FLOOR = (
+    "Microseconds of one site, net of the copies that place its inputs. Floor: a launch that does nothing, or the bytes "
+    "over the {:.1f} TB/s that a large copy reached in the same run, whichever is longer; inputs that were just placed "
+    "lie in the L2 cache, so that large sites can be faster than the second."
+)
 
 
 def kernels_markdown(told: dict[str, Any]) -> str:
@@ -98,7 +108,8 @@ def kernels_markdown(told: dict[str, Any]) -> str:
     ]  # fmt: skip
     emulated.sort(key=lambda line: line[:3])
     second = table(["4 emulated ranks, in place", "hidden", "tokens", "split", "ours", "split / ours"], emulated)
-    return f"{table(head, lines)}\n{second}"
+    said = FLOOR.format(told["bytes_per_second"] / 1e12)
+    return f"{said} {told.get('note', '')}\n\n{table(head, lines)}\n{second}"
 
 
 def main() -> None:
