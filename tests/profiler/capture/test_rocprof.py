@@ -95,6 +95,6 @@ def test_a_plan_on_a_hip_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     fake = SimpleNamespace(cuda=torch.cuda, version=SimpleNamespace(hip="7.0"))
-    monkeypatch.setattr(choose, "_torch", lambda: fake)
+    monkeypatch.setattr(choose, "need_torch", lambda: fake)
     made, notes = choose.make_plan("tiny", 2, context=1024)
     assert made.profiler == "rocprofv3" and "profiler: rocprofv3 (/r)" in notes
