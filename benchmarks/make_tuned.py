@@ -83,9 +83,9 @@ def tp_markdown(told: dict[str, Any]) -> str:
 
 
 FLOOR = (
-    "Microseconds of one site, net of the copies that place its inputs. Floor: a launch that does nothing, or the bytes "
-    "over the {:.1f} TB/s that a large copy reached in the same run, whichever is longer; inputs that were just placed "
-    "lie in the L2 cache, so that large sites can be faster than the second."
+    "Microseconds of one site, net of the copies that place its inputs. Floor: a launch that does nothing, or the "
+    "bytes over the {:.1f} TB/s that a large copy reached in the same run, whichever is longer; inputs that were just "
+    "placed lie in the L2 cache, so that large sites can be faster than the second."
 )
 
 
