@@ -97,7 +97,7 @@ def test_the_estimate_meets_the_measured_saving(samples: Path) -> None:
     found = predicted(samples, Fused(time_ns=4030, source="candidate"))
     low, high = found["schedule"]["interval_ns"]
     assert found["schedule"]["saving_ns"] == pytest.approx(30_090, rel=0.10)
-    assert low <= 30_090 <= high and high - low <= 20_000
+    assert low <= 30_090 <= high and high - low <= 23_000
     assert found["schedule"]["basis"] == "untraced" and found["schedule"]["span_ns"] == 952_272
     assert found["verdict"]["class"] == "worth_merging"
     assert found["amdahl"]["gain"] == pytest.approx(0.0276, abs=2e-4)

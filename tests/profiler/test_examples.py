@@ -44,7 +44,7 @@ def test_the_prediction_holds_the_measured_saving() -> None:
         split.attribution, split.schedule(), "mhc_post", "", Fused(time_ns=3_776, source="candidate"), split.untraced
     )  # fmt: skip
     low, high = predicted.interval_ns
-    assert low <= found.measured_saving_ns <= high and high - low < 30_000
+    assert low <= found.measured_saving_ns <= high and high - low < 36_000
     assert predicted.verdict.class_ == found.measured.class_ == "worth_merging"  # type: ignore[union-attr]
 
 
