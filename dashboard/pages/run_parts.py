@@ -7,9 +7,11 @@ from dash.development.base_component import Component
 
 from fusionscope.analysis import noise
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.ranks import Ranks
 from fusionscope.analysis.ranks import ranks as beside
 from fusionscope.analysis.verdict import us
 from fusionscope.dashboard import parts, urls
+from fusionscope.dashboard.figures import ranks as drawn
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.store import Run
 
@@ -112,10 +114,18 @@ def ranks(opened: Run, run: Analysed) -> Component:
     return parts.section(
         "Ranks",
         *[parts.alert(note, colour="yellow") for note in found.notes],
+        *_waiting(found, run.title),
         parts.table(rows, "All ranks; sums over all replays, spans are medians", ("Rank",)),
         note=skew + known + "The shortest all-reduce of an occurrence is its transfer, the rest is wait, which no "
         "fusion removes.",
     )
+
+
+def _waiting(found: Ranks, title: str) -> list[Component]:
+    if not found.occurrences:
+        return []
+    caption = f"{found.occurrences:,} all-reduces in which the ranks met."
+    return [parts.figure("plot-ranks", drawn.waiting(found), caption, f"{title}-ranks")]
 
 
 def _sum(ns: int | None) -> str:

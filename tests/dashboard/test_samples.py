@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from dashboard_store import serving, watched
 
+from fusionscope.analysis.ranks import ranks
 from fusionscope.dashboard import app
+from fusionscope.dashboard.figures import ranks as ranks_drawn
 from fusionscope.dashboard.library import Library
 from fusionscope.profiler.imported import run_info
 from fusionscope.profiler.importing import import_files
@@ -58,6 +60,9 @@ def test_the_wait_of_each_rank_stands_on_its_page(library: Library) -> None:
     shown = str(app.render(library, "/run/skew", "")[0].to_plotly_json())
     # 1,199,996 ns of transfer and 2,481,360 ns of wait on rank 0, 47,583 ns on rank 1, over all replays.
     assert all(part in shown for part in ("1,200.0", "2,481.4", "47.6"))
+    skew = library.analysed("skew")
+    transfer, wait = ranks_drawn.waiting(ranks(skew.run, skew.rules)).data
+    assert list(transfer.x) == [1199.996, 1199.996] and list(wait.x) == [2481.36, 47.583]
 
 
 def test_real_traces_are_drawn_in_a_browser(library: Library, chromium: Any) -> None:
