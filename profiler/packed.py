@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -114,13 +115,16 @@ def _unpack(file: Path, ref: str, folder: Path) -> None:
     try:
         if file.suffix.lower() == ".zip":
             with zipfile.ZipFile(file) as archive:
-                _take(((entry.filename, entry) for entry in archive.infolist()), archive.open, ref, folder)
+                files = archive.infolist()
+                if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in files):
+                    raise zipfile.BadZipFile("a file in it is packed in another way than with deflate")
+                _take(((entry.filename, entry) for entry in files), archive.open, ref, folder)
         else:
             with tarfile.open(file, "r:") as tar:
                 # A link or device has no bytes of its own and is no file of a run, whatever its name.
                 members = ((entry.name, entry) for entry in tar if entry.isreg())
                 _take(members, tar.extractfile, ref, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise BadPack(
             f"{ref} is no packed run ({error}); make one with: fusionscope export RUN --pack FILE."
         ) from error

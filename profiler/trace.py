@@ -6,6 +6,7 @@ All times are int64 nanoseconds on the trace's own clock. A missing id is -1, a 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import pandas as pd
 
@@ -56,6 +57,7 @@ RANGES: dict[str, str] = {
 }
 
 #: Rung 1: one row per (site, node) of a captured graph. `site` numbers the sites of one boundary from 0;
+#: `graph` is -1 for every graph, and -2, -3, … for graphs captured one after the other whose ids nobody knows;
 #: `layer` is -1 where there is none; `path` is the path that the site really took, `declined` why not another.
 SITES: dict[str, str] = {
     "rank": "int32",
@@ -117,8 +119,13 @@ def table(name: str, columns: dict[str, object] | pd.DataFrame | None = None) ->
     return data[list(schema)].astype(schema).reset_index(drop=True)
 
 
-def _empty(name: str) -> pd.DataFrame:
+@cache
+def _made(name: str) -> pd.DataFrame:
     return table(name)
+
+
+def _empty(name: str) -> pd.DataFrame:
+    return _made(name).copy()
 
 
 @dataclass(frozen=True)

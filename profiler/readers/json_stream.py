@@ -163,7 +163,11 @@ class JsonStream:
 
 
 _TOKEN = re.compile(rf"({_STRING.decode()})|([-+]?\b(?:inf(?:inity)?|nan)\b)", re.DOTALL | re.IGNORECASE)
-_ESCAPE = re.compile(r'\\(u[0-9a-fA-F]{4}|["\\/bfnrt]|)', re.DOTALL)
+#: A pair of surrogates or another letter; half a pair; what is no escape.
+_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(
+    rf'\\(?:({_PAIR}|u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|["\\/bfnrt])|(u[0-9a-fA-F]{{4}})|)', re.DOTALL
+)
 
 
 def lenient(value: bytes, stream: JsonStream) -> Any:
@@ -178,7 +182,17 @@ def lenient(value: bytes, stream: JsonStream) -> Any:
 def _repair(match: re.Match[str]) -> str:
     if match.group(2):
         return "null"
-    return _ESCAPE.sub(lambda escape: escape.group() if escape.group(1) else "\\\\", match.group())
+    return _ESCAPE.sub(_escape, match.group())
+
+
+def _escape(match: re.Match[str]) -> str:
+    # Half a surrogate pair is no letter, and no table can hold it.
+    return match.group() if match.group(1) else "\ufffd" if match.group(2) else "\\\\"
+
+
+def whole_letters(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can write and no table can hold."""
+    return text.encode("utf-8", "replace").decode()
 
 
 #: 146 years: no time is longer, and two of them still add up in an int64.

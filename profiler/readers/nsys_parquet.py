@@ -40,7 +40,9 @@ def read(path: str | Path) -> Trace:
     try:
         return nsys_sqlite.read_tables(_Folder(path))
     except (pa.ArrowException, OSError) as error:
-        raise UnreadableTrace(f"{path} has a damaged Parquet file ({error}): {_ADVICE}.") from error
+        # Arrow adds the whole schema on lines of its own.
+        reason = str(error).partition("\n")[0]
+        raise UnreadableTrace(f"{path} has a damaged Parquet file ({reason}): {_ADVICE}.") from error
     except (OverflowError, ValueError, TypeError) as error:
         raise UnreadableTrace(f"{path} has a value that no Nsight export holds ({error}): {_ADVICE}.") from error
 

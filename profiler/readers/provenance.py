@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.readers.json_stream import whole_letters
 from fusionscope.profiler.trace import table
 
 _RANGES = "node_index_ranges_half_open"
@@ -59,6 +60,8 @@ def _log(text: str) -> list[dict[str, Any]]:
             if number == len(lines) - 1:
                 break
             raise
+        if not isinstance(mark, dict):
+            raise ValueError(f"line {number + 2} is no mark")
         span = [mark.pop("first", None), mark.pop("last", None)]
         entries.append({**mark, "rank": rank, _RANGES: [span]})
     return entries
@@ -74,16 +77,18 @@ def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> l
     texts["path"] = entry.get("path", entry.get("kind", ""))
     if wrong := [key for key, value in texts.items() if not isinstance(value, str)]:
         raise FusionScopeError(f"{where}: {wrong[0]} must be a text: provenance is {_FORM}.")
+    texts = {key: whole_letters(value) for key, value in texts.items()}
+    boundary = whole_letters(entry["boundary"])
     rank, graph = (_number(entry.get(key, -1), f"{where}: {key}") for key in ("rank", "graph"))
     capture = _number(entry.get("capture", -1), f"{where}: capture")
     if capture >= 0:
         graph = -2 - capture
     layers, numbers = (_each(entry.get(key, -1), len(ranges), f"{where}: {key}") for key in ("layer", "site"))
-    key = (rank, graph, entry["boundary"])
+    key = (rank, graph, boundary)
     rows = []
     for span, layer, number in zip(ranges, layers, numbers, strict=True):
         first, last = _span(span, where)
-        common = {"rank": rank, "graph": graph, "boundary": entry["boundary"], **texts}
+        common = {"rank": rank, "graph": graph, "boundary": boundary, **texts}
         common |= {"site": counts.setdefault(key, 0) if number < 0 else number, "layer": layer}
         rows += [{**common, "node": node} for node in range(first, last)]
         counts[key] = counts.get(key, 0) + 1

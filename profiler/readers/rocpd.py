@@ -156,7 +156,7 @@ class _Set:
         wanted = {**_DEVICE_SQL, "device": device, "text": "text.place"}
         joins = {"process": "k.pid", "agent1": "k.dst_agent_id", "agent2": "k.src_agent_id", "event": "k.event_id"}
         rows = self._rows("rocpd_memory_copy", own, wanted, {**joins, "text": "k.name_id"})
-        names = rows["text"].map(self._strings).fillna("Memcpy").astype("object")
+        names = rows["text"].map(self._strings).astype("object").fillna("Memcpy")
         copies = rows.drop(columns="text").assign(kind="memcpy", name=names, readable=names)
         return copies.assign(graph=-1, node=-1)
 
@@ -167,7 +167,7 @@ class _Set:
         wanted |= {"thread": "IFNULL(thread.tid, k.tid)", "text": "text1.place", "category": "text2.place"}
         joins = {"process": "k.pid", "thread": "k.tid", "event": "k.event_id", "text1": "k.name_id"}
         rows = self._rows("rocpd_region", own, wanted, {**joins, "text2": "event.category_id"})
-        texts = {column: rows[column].map(self._strings).fillna("").astype("object") for column in ("text", "category")}
+        texts = {column: rows[column].map(self._strings).astype("object").fillna("") for column in ("text", "category")}
         return rows.assign(name=texts["text"], category=texts["category"]).drop(columns="text")
 
     def gpus(self) -> list[str]:

@@ -73,7 +73,7 @@ class _Reading:
     def found(self, path: Path) -> Found:
         rows = self._rows.frame()
         rows["name"] = self._texts.column(rows["text"])
-        named = rows["section"].map(self._sections).fillna("").astype("object")
+        named = rows["section"].map(self._sections).astype("object").fillna("")
         gpu, copies = named.str.match(r"GPU\s*\d*"), named.str.contains("copy", case=False)
         number = {section: _digits(text) for section, text in self._sections.items()}
         rows["device"] = rows["device"].where(

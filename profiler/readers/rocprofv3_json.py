@@ -209,7 +209,9 @@ class _Process:
         self.device = pd.concat([kernels, self._copy_rows()], ignore_index=True) if len(self._copies) else kernels
         # As in the CSV and the database; a handle that no agent explains stays what it is.
         numbers = {
-            _handle(agent): n for agent in self.agents if type(n := agent.get("logical_node_id")) is int and n >= 0
+            _handle(agent): n
+            for agent in self.agents
+            if type(n := agent.get("logical_node_id")) is int and 0 <= n < 2**31
         }
         self.used = set(self.device["device"].unique())
         self.device["device"] = self.device["device"].map(lambda handle: numbers.get(handle, handle)).astype("int64")

@@ -48,7 +48,7 @@ def _found(database: Database) -> Found:
     ops = pd.DataFrame(numbers("rocpd_op", of_operation))
     if len(ops):
         found.device = _device(ops, links, api, texts)
-    name = api["apiName_id"].map(texts).fillna("").astype("object")
+    name = api["apiName_id"].map(texts).astype("object").fillna("")
     host = pd.DataFrame(
         {
             "process": api["pid"],
@@ -61,7 +61,9 @@ def _found(database: Database) -> Found:
     )
     marks = name == _RANGE
     found.calls = host.loc[~marks, list(CALLS)]
-    found.ranges = host[marks].assign(name=api.loc[marks, "args_id"].map(texts).fillna(""))[list(RANGES)]
+    found.ranges = host[marks].assign(name=api.loc[marks, "args_id"].map(texts).astype("object").fillna(""))[
+        list(RANGES)
+    ]
     if unlinked := int((found.device["correlation"] < 0).sum()):
         found.warnings.append(
             f"{unlinked} of {len(found.device)} operations have no host call in rocpd_api_ops: their graph is unknown."
@@ -77,8 +79,8 @@ def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: di
     process = api.drop_duplicates("id").set_index("id")["pid"].reindex(call, fill_value=-1).set_axis(ops.index)
     processes = api["pid"].unique()
     alone = int(processes[0]) if len(processes) == 1 else -1
-    kind = ops["opType_id"].map(texts).fillna("").astype("object")
-    described = ops["description_id"].map(texts).fillna("").astype("object")
+    kind = ops["opType_id"].map(texts).astype("object").fillna("")
+    described = ops["description_id"].map(texts).astype("object").fillna("")
     return pd.DataFrame(
         {
             "process": process.where(process >= 0, alone),

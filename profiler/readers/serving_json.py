@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ def _run(path: Path, record: Any) -> ServingRun:
 
 def _number(record: dict[str, Any], key: str) -> float | None:
     value = record.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    # A whole number of JSON may be too large for a float64.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < sys.float_info.max:
         return None
     return float(value)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.readers import nsys_sqlite
-from fusionscope.profiler.readers.json_stream import nanoseconds
+from fusionscope.profiler.readers.json_stream import nanoseconds, whole_letters
 from fusionscope.profiler.trace import table
 
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -132,7 +132,7 @@ def _from_list(row: Any, unit: int, where: str) -> _Row:
     named = dict(zip(layout, cells, strict=True))
     found: _Row = {"duration_ns": _time(named.pop("time"), unit, where)}
     for name, value in named.items():
-        found[name] = str(value) if name == "arm" else _id(value, where)
+        found[name] = whole_letters(str(value)) if name == "arm" else _id(value, where)
     return found
 
 
@@ -152,7 +152,7 @@ def _from_fields(row: Any, where: str) -> _Row:
     result: _Row = {"duration_ns": _time(named[column], _UNITS[unit], where)}
     for name in _COLUMNS:
         if named.get(name) not in (None, ""):
-            result[name] = str(named[name]) if name == "arm" else _id(named[name], where)
+            result[name] = whole_letters(str(named[name])) if name == "arm" else _id(named[name], where)
     return result
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_inputs import SGLANG, VLLM
 
 from fusionscope.analysis.serving import Serve, Serving, StepSaving, guarded, predicted_part, sentences, serving
 from fusionscope.analysis.verdict import judge
@@ -113,28 +114,9 @@ def test_concurrencies_of_one_arm_alone_are_named() -> None:
 
 
 def test_what_sglang_and_vllm_write(tmp_path: Path) -> None:
-    sglang = {
-        "backend": "sglang",
-        "request_rate": "inf",
-        "max_concurrency": 4,
-        "concurrency": 3.97,
-        "accept_length": 2.7,
-        "mean_tpot_ms": 10.4,
-        "median_tpot_ms": 10.2,
-        "median_ttft_ms": 333.0,
-        "output_throughput": 391.0,
-    }
-    vllm = {
-        "max_concurrency": 16,
-        "mean_tpot_ms": 12.5,
-        "mean_ttft_ms": 90.0,
-        "output_throughput": 1200.0,
-        "spec_decode_acceptance_length": 3.1,
-        "request_rate": "inf",
-    }
     lines, one = tmp_path / "s.jsonl", tmp_path / "v.json"
-    lines.write_text(json.dumps(sglang) + "\n" + json.dumps(sglang | {"median_tpot_ms": 10.3}) + "\n", encoding="utf-8")
-    one.write_text(json.dumps(vllm, indent=2), encoding="utf-8")
+    lines.write_text(json.dumps(SGLANG) + "\n" + json.dumps(SGLANG | {"median_tpot_ms": 10.3}) + "\n", encoding="utf-8")
+    one.write_text(json.dumps(VLLM, indent=2), encoding="utf-8")
     found = read_serving([lines, one])
     assert [(r.concurrency, r.tpot_ms, r.ttft_ms, r.accept_length) for r in found] == [
         (4, 10.2, 333.0, 2.7), (4, 10.3, 333.0, 2.7), (16, 12.5, 90.0, 3.1),
@@ -142,8 +124,8 @@ def test_what_sglang_and_vllm_write(tmp_path: Path) -> None:
     for bad, told in (
         ("{", "line 1: this is no JSON"),
         ("[3]", "no serving result"),
-        (json.dumps(vllm | {"max_concurrency": None}), "--max-concurrency"),
-        (json.dumps(vllm | {"mean_tpot_ms": 0.0}), "no time per output token"),
+        (json.dumps(VLLM | {"max_concurrency": None}), "--max-concurrency"),
+        (json.dumps(VLLM | {"mean_tpot_ms": 0.0}), "no time per output token"),
     ):
         one.write_text(bad, encoding="utf-8")
         with pytest.raises(FusionScopeError, match=told):

@@ -3,22 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_inputs import BENCH
 
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.readers.bench_csv import bench_row, read_bench
-
-TABLE = """tokens,split_us,fused_us,setting,gpu
-1,12.5,7.1,isolated hot,H200
-4,12.9,7.4,isolated-hot,H200
-4,14.1,8.4,Isolated_Cold,H200
-4,,8.0,in-context,H200
-"""
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     path = tmp_path / "bench.csv"
-    path.write_text(TABLE, encoding="utf-8")
+    path.write_text(BENCH, encoding="utf-8")
     return path
 
 
