@@ -40,10 +40,19 @@ from fusionscope.fusion_runtime.decode.cuda_products import (
     silu_mul_clamp,
 )
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
+from fusionscope.fusion_runtime.errors import WrongQuantisation
 from fusionscope.fusion_runtime.kernels import launch_norm, mhc, moe, norms
+from fusionscope.fusion_runtime.kernels import quant as quant_kernels
 from fusionscope.fusion_runtime.kernels import streams as stream_kernels
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.quant import FP8_STATIC_TENSOR, FP8_TOKEN_GROUP_128, InputQuant, QuantisedActivation
+from fusionscope.fusion_runtime.quant import (
+    FP8_STATIC_TENSOR,
+    FP8_TOKEN_GROUP_128,
+    MXFP4,
+    NVFP4_SWIZZLED,
+    InputQuant,
+    QuantisedActivation,
+)
 
 Tensor = Any
 
@@ -131,9 +140,36 @@ def quantise(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
         grid = (cover(x.numel(), COLUMNS),)
         norms.static_quant_fp8_kernel[grid](x, data, scale, x.numel(), block=COLUMNS)
     else:
-        # Plain torch, several launches: kernels/ has none for these keys yet.
-        return quant.quantise(x, wanted)
+        return _quantise_fp4(x, wanted)
     return QuantisedActivation(wanted.key, data, scale, (int(x.shape[0]), int(x.shape[1])), x.dtype)
+
+
+def _quantise_fp4(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
+    key, (rows, columns) = wanted.key, x.shape
+    problem = quant.refusal(columns, key)
+    if problem:
+        raise WrongQuantisation(f"{problem}: choose another key or pad the width.")
+    groups, swizzled = columns // key.group, key == NVFP4_SWIZZLED
+    padded_rows, padded_groups = (cover(rows, 128) * 128, cover(groups, 4) * 4) if swizzled else (rows, groups)
+    data = new(x, rows, columns // 2, dtype=torch.uint8)
+    scale_dtype = torch.uint8 if key == MXFP4 else torch.float8_e4m3fn
+    scale = new(x, *((padded_rows * padded_groups,) if swizzled else (rows, groups)), dtype=scale_dtype)
+    block = min(32, power_of_two(padded_groups))
+    quant_kernels.fp4_quant_kernel[(padded_rows, cover(padded_groups, block))](
+        x,
+        data if wanted.scale is None else wanted.scale,
+        data,
+        scale,
+        rows,
+        groups,
+        x.stride(0),
+        padded_groups,
+        size=key.group,
+        mx=key == MXFP4,
+        swizzled=swizzled,
+        block=block,
+    )
+    return QuantisedActivation(key, data, scale, (int(rows), int(columns)), x.dtype, wanted.scale)
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:

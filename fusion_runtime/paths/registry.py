@@ -85,9 +85,10 @@ def register_path(name: str, load: Loader) -> None:
 def forget_path(name: str) -> None:
     """Takes a path out again; a built-in one comes back, and is looked for anew when it is next asked for."""
     _loaded.pop(name, None)
-    _loaders.pop(name, None)
     if name in _BUILT_IN:
         _loaders[name] = _BUILT_IN[name]
+    else:
+        _loaders.pop(name, None)
 
 
 def get_path(name: str) -> Path:
