@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import dash_mantine_components as dmc
@@ -13,6 +14,7 @@ from fusionscope.analysis.sites import Site
 from fusionscope.dashboard import parts
 from fusionscope.dashboard.figures.timeline import site_name
 from fusionscope.dashboard.library import Library
+from fusionscope.profiler.runinfo import RunInfo
 
 
 def select(
@@ -103,9 +105,16 @@ def stepping(label: str, options: Sequence[tuple[str, str]], value: str | None, 
 
 
 def runs(library: Library) -> list[tuple[str, str]]:
-    """Every readable run, to choose from."""
-    return [(info.id, f"{info.name} ({info.id})" if info.name not in ("", info.id) else info.id)
-            for info in library.infos()]  # fmt: skip
+    """Every readable run, to choose from: by its name where no other has it."""
+    infos = library.infos()
+    names = Counter(info.name for info in infos)
+    return [(info.id, _named(info, names[info.name])) for info in infos]
+
+
+def _named(info: RunInfo, many: int) -> str:
+    if info.name in ("", info.id):
+        return info.id
+    return info.name if many == 1 else f"{info.name} ({info.id})"
 
 
 def site_key(site: Site) -> str:

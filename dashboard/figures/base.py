@@ -39,6 +39,8 @@ def figure(height: int, **layout: Any) -> go.Figure:
     """An empty figure in the house style (colours of the light page, which are those of a saved file)."""
     made = go.Figure()
     axis = {"gridcolor": "#e4e7ec", "zerolinecolor": "#aab1bd", "linecolor": "#aab1bd", "automargin": True}
+    # A time axis in us says 20,000 and not 20k, which would be read as ms.
+    axis |= {"exponentformat": "none", "separatethousands": True}
     base: dict[str, Any] = {
         "height": height,
         "margin": {"l": 8, "r": 16, "t": 12, "b": 8},

@@ -27,8 +27,11 @@ def page(library: Library, query: urls.Query) -> Component:
     base, candidates = library.id_of(query.text("base")), [library.id_of(c) for c in query.texts("candidate")]
     margin = query.margin()
     shown = library.id_of(_shown(query))
-    body: list[Component] = [parts.title("Compare", _lead(base, shown), _actions(base, shown, margin))]
-    body.append(_choice(library, base, candidates, shown, margin))
+    options = controls.runs(library)
+    names = dict(options)
+    lead = f"{names.get(shown, shown)} against {names.get(base, base)}." if base and shown else _LEAD
+    body: list[Component] = [parts.title("Compare", lead, _actions(base, shown, margin))]
+    body.append(_choice(options, base, candidates, shown, margin))
     if not base or not candidates:
         body.append(parts.alert("Choose a base and one or more candidates.", colour="blue"))
         return html.Div(body)
@@ -61,8 +64,7 @@ def _shown(query: urls.Query) -> str:
     return query.text("show") if query.text("show") in candidates else (candidates or [""])[0]
 
 
-def _lead(base: str, shown: str) -> list[Component | str]:
-    return [f"{shown} against {base}." if base and shown else "What a candidate changed against a base."]
+_LEAD = "What a candidate changed against a base."
 
 
 def _actions(base: str, shown: str, margin: float) -> list[Component]:
@@ -75,8 +77,7 @@ def _actions(base: str, shown: str, margin: float) -> list[Component]:
     ]
 
 
-def _choice(library: Library, base: str, candidates: list[str], shown: str, margin: float) -> Component:
-    options = controls.runs(library)
+def _choice(options: list[tuple[str, str]], base: str, candidates: list[str], shown: str, margin: float) -> Component:
     made = [
         controls.select("base", "Base", options, base or None, go=True, wide=True, placeholder="choose a run"),
         controls.several("candidate", "Candidates", options, candidates),

@@ -111,14 +111,23 @@ def _boundaries(run: Analysed) -> Component:
          if row["Sites"] else row["Boundary"]}
         for row in rows
     ]  # fmt: skip
-    return parts.section(
-        "Boundaries",
-        parts.figure(
+    if any(row["Sites"] for row in rows):
+        shown = parts.figure(
             "plot-boundaries",
             bars.bars(told),  # type: ignore[arg-type]
             "Kernel time by boundary, one segment a kernel. Shares of nested kinds are never added up.",
             f"{run.title}-boundaries",
-        ),
+        )
+    else:
+        shown = parts.alert(
+            "This forward has no site of a known kind. `fusionscope suggest` finds chains of small kernels that "
+            "repeat, and a rules file (--rules) names them as boundaries of your own.",
+            "0 sites",
+            "blue",
+        )
+    return parts.section(
+        "Boundaries",
+        shown,
         parts.table(
             links, "Boundaries of one forward", ("Boundary", "Subtypes", "Paths", "Launches × median", "Nested in")
         ),
