@@ -63,12 +63,12 @@ def main() -> int:
     return 0
 
 
-def row(batch: int, split_run: Run, fused_run: Run) -> dict[str, Any]:
+def row(batch: int, split_run: Run, fused_run: Run, boundary: str = BOUNDARY) -> dict[str, Any]:
     """One batch: both runs, the predicted and the measured saving."""
     split, fused = analysed(split_run), analysed(fused_run)
-    site = site_ns(fused)
+    site = site_ns(fused, boundary)
     made = estimate(
-        split.attribution, split.schedule(), BOUNDARY, "", Fused(time_ns=site, source="candidate"), split.untraced
+        split.attribution, split.schedule(), boundary, "", Fused(time_ns=site, source="candidate"), split.untraced
     )
     both = compare(split, fused)
     assert both.measured_saving_ns is not None and both.measured_interval_ns is not None
@@ -96,9 +96,9 @@ def row(batch: int, split_run: Run, fused_run: Run) -> dict[str, Any]:
     }
 
 
-def site_ns(found: Analysed) -> float:
+def site_ns(found: Analysed, boundary: str = BOUNDARY) -> float:
     """Median time of a fused site over sites and replays, ns."""
-    sites = found.attribution.sites[BOUNDARY]
+    sites = found.attribution.sites[boundary]
     return float(np.median([found.forward.duration[:, list(s.columns)].sum(axis=1) for s in sites]))
 
 
