@@ -34,13 +34,18 @@ class Picture:
     scheme: str = "light"
 
 
+# fmt: off
 PICTURES = (
     Picture("run", "/run/example", 3),
-    Picture("timeline", "/run/example?site=moe_finalize%3A20", 3, part="#timeline", scheme="dark"),
     Picture("compare", "/compare?base=example&candidate=example-fused", 3, height=1010),
+    Picture(
+        "timelines", "/compare?base=example&candidate=example-fused&site=mhc_post%3A44", 3, part="#timelines",
+        scheme="dark",
+    ),
     Picture("estimate", "/estimate/example?how=run&from=example-fused", 1, height=980),
     Picture("summary", "/summary?base=example&candidate=example-fused", 0, height=740),
 )
+# fmt: on
 
 
 def take(browser: Browser, address: str, picture: Picture) -> None:
