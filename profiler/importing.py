@@ -15,7 +15,7 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.file_ranks import ranks_of
 from fusionscope.profiler.mapping import map_files
 from fusionscope.profiler.progress import Progress
-from fusionscope.profiler.readers import read_provenance, read_timings, read_trace
+from fusionscope.profiler.readers import read_provenance, read_timings, read_trace, rocprofv3_csv
 from fusionscope.profiler.remote import local_copy
 from fusionscope.profiler.runinfo import InputFile
 from fusionscope.profiler.trace import Trace, merge, table
@@ -61,7 +61,7 @@ def read_files(
 
 def read_part(path: str) -> Part:
     """One file or URL read: a pure function that any process of any machine can run."""
-    with local_copy(path) as here:
+    with local_copy(path, rocprofv3_csv.names_beside) as here:
         return Part(path, read_trace(here), input_file(here))
 
 

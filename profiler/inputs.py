@@ -56,10 +56,15 @@ def gathered(given: Sequence[str | Path]) -> Iterator[Inputs]:
             else:
                 found.paths.append(path)
         # `import *.csv` gives all files of rocprofv3: those beside the kernels are read with them.
-        here = {path for path in found.paths if isinstance(path, Path)}
-        with_kernels = {path for path in here if rocprofv3_csv.kernels_beside(path) in here}
-        found.paths = [path for path in found.paths if path not in with_kernels]
+        here = set(map(str, found.paths))
+        found.paths = [path for path in found.paths if not here.intersection(_kernels(str(path)))]
         yield found
+
+
+def _kernels(path: str) -> list[str]:
+    """The paths or URLs of kernels with which a file of rocprofv3 would be read."""
+    folder, slash, name = path.rpartition("/")
+    return [f"{folder}{slash}{kernels}" for kernels in rocprofv3_csv.kernels_names(name)]
 
 
 def _under(url: str) -> list[str]:

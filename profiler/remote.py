@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +36,26 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def local_copy(path: str | Path) -> Iterator[Path]:
+def local_copy(path: str | Path, beside: Callable[[str], list[list[str]]] | None = None) -> Iterator[Path]:
     """The file on this machine for as long as the context lasts: itself, or a copy of what a URL names.
 
-    The copy keeps its name, which can tell of a rank. Raises FusionScopeError where it cannot be fetched.
+    The copy keeps its name, which can tell of a rank. `beside` tells by that name which files of the same folder are
+    read with it: of each list the first that is there is fetched too. Raises FusionScopeError where it cannot be
+    fetched.
     """
     if not is_url(path):
         yield Path(path)
         return
     system, remote = filesystem(str(path))
+    place, _, name = remote.rstrip("/").rpartition("/")
     with tempfile.TemporaryDirectory(prefix="fusionscope-") as folder:
-        copy = Path(folder) / (remote.rstrip("/").rsplit("/", 1)[-1] or "trace")
+        copy = Path(folder) / (name or "trace")
         with errors_of(str(path)):
             system.get_file(remote, str(copy))
+            for names in beside(name) if beside else []:
+                # Asked one by one: a listing of the folder may be long, and some servers give none.
+                if other := next((one for one in names if system.isfile(f"{place}/{one}")), None):
+                    system.get_file(f"{place}/{other}", str(Path(folder) / other))
         yield copy
 
 

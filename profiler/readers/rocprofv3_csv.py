@@ -31,6 +31,9 @@ _KERNEL = {
 }
 _CALL = {**_TIMES, "process": ("process_id", "pid"), "thread": ("thread_id", "tid"), "correlation": ("correlation_id",)}
 _SUFFIX = "kernel_trace.csv"
+_HOST = ("hip_api_trace.csv", "hip_runtime_api_trace.csv", "rccl_api_trace.csv")
+_MARKERS, _COPIES, _AGENTS = "marker_api_trace.csv", "memory_copy_trace.csv", "agent_info.csv"
+_BESIDE = (*_HOST, _MARKERS, _COPIES, _AGENTS)
 
 
 def is_kernels(columns: list[str]) -> bool:
@@ -51,7 +54,7 @@ def read(path: str | Path) -> Trace:
     path = Path(path)
     kernels = csv_table.read(path, _KERNEL, {"name": ("kernel_name",), "agent": ("agent_id",)})
     found = Found(path, pd.DataFrame(columns=list(DEVICE)), warnings=kernels.warnings)
-    calls = _calls(found, "hip_api_trace.csv", "hip_runtime_api_trace.csv", "rccl_api_trace.csv")
+    calls = _calls(found, *_HOST)
     process = _process(path, calls)
     rows = kernels.rows
     own = rows["process"] if "process" in rows else pd.Series(process, index=rows.index, dtype="int64")
@@ -72,7 +75,7 @@ def read(path: str | Path) -> Trace:
         device["node"] = device["node"].where(device["graph"] > 0, -1)
     found.warnings += _doubts(rows, device, own)
     found.calls = calls.assign(process=calls["process"].where(calls["process"] >= 0, process))
-    ranges = _calls(found, "marker_api_trace.csv")
+    ranges = _calls(found, _MARKERS)
     found.ranges = ranges.assign(process=ranges["process"].where(ranges["process"] >= 0, process))[list(RANGES)]
     found.device = _with_copies(found, device, process)
     found.machine = _machine(path)
@@ -81,22 +84,32 @@ def read(path: str | Path) -> Trace:
 
 def beside(path: Path, suffix: str) -> Path | None:
     """The file of another kind that the same process wrote, where it is there."""
-    name = path.name
+    return next((other for name in _names(path.name, suffix) if (other := path.with_name(name)).is_file()), None)
+
+
+def names_beside(name: str) -> list[list[str]]:
+    """The names of the files that are read with a kernel trace of that name: of each kind, the first that is there."""
+    return [names for suffix in _BESIDE if (names := _names(name, suffix))]
+
+
+def _names(name: str, suffix: str) -> list[str]:
+    """How a file of another kind may be called; it need not be packed as the kernels are."""
     at = name.rfind(_SUFFIX)
     if at < 0:
-        return None
-    for packing in dict.fromkeys((name[at + len(_SUFFIX) :], "", ".gz", ".zst")):
-        other = path.with_name(f"{name[:at]}{suffix}{packing}")
-        if other.is_file():
-            return other
-    return None
+        return []
+    packings = dict.fromkeys((name[at + len(_SUFFIX) :], "", ".gz", ".zst"))
+    return [f"{name[:at]}{suffix}{packing}" for packing in packings]
+
+
+def kernels_names(name: str) -> list[str]:
+    """How the kernel trace may be called to which a file of calls, markers or copies belongs; none for other files."""
+    match = re.search(r"(?:(?:[a-z]+_(?:runtime_)?api|memory_copy)_trace|agent_info)\.csv(\.gz|\.zst|)$", name)
+    return _names(f"{name[: match.start()]}{_SUFFIX}{match[1]}", _SUFFIX) if match else []
 
 
 def kernels_beside(path: Path) -> Path | None:
-    """The kernel trace to which a file of calls, markers or copies belongs."""
-    name = re.sub(r"(?:(?:[a-z]+_(?:runtime_)?api|memory_copy)_trace|agent_info)\.csv", _SUFFIX, path.name)
-    other = path.with_name(name)
-    return other if name != path.name and other.is_file() else None
+    """That kernel trace, where it is there."""
+    return next((other for name in kernels_names(path.name) if (other := path.with_name(name)).is_file()), None)
 
 
 def _calls(found: Found, *suffixes: str) -> pd.DataFrame:
@@ -115,7 +128,7 @@ def _calls(found: Found, *suffixes: str) -> pd.DataFrame:
 
 
 def _with_copies(found: Found, device: pd.DataFrame, process: int) -> pd.DataFrame:
-    other = beside(found.path, "memory_copy_trace.csv")
+    other = beside(found.path, _COPIES)
     if other is None:
         return device
     spellings = {**_TIMES, "correlation": ("correlation_id",), "stream": ("stream_id",)}
@@ -171,7 +184,7 @@ def _doubts(rows: pd.DataFrame, device: pd.DataFrame, process: pd.Series) -> lis
 
 def _machine(path: Path) -> dict[str, str]:
     machine = {"profiler": "rocprofv3"}
-    other = beside(path, "agent_info.csv")
+    other = beside(path, _AGENTS)
     if other is None:
         return machine
     texts = {"type": ("agent_type",), "product": ("product_name", "name")}

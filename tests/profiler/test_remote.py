@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import platformdirs
 import pytest
 
@@ -14,14 +16,18 @@ pytest.importorskip("moto")
 pytest.importorskip("boto3")
 
 from literal_traces import FUSED_RUN, SPLIT, kernels
+from rocprofv3_files import API, NEW, csv_kernel, write_csv
 from s3_server import s3_bucket
 
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.importing import import_files
+from fusionscope.profiler.inputs import gathered
+from fusionscope.profiler.readers import rocprofv3_csv
 from fusionscope.profiler.remote import filesystem, local_copy
 from fusionscope.profiler.remote_store import RemoteStore, open_store
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.store import Store, UnknownRun
-from fusionscope.profiler.trace import Trace
+from fusionscope.profiler.trace import TABLES, Trace
 
 
 @pytest.fixture
@@ -45,6 +51,51 @@ def test_a_file_of_a_url_is_here_under_its_name_and_gone_afterwards(bucket: str)
     assert not path.exists()
     with pytest.raises(FusionScopeError, match=r"rank4\.json cannot be reached"), local_copy(f"{bucket}/x/rank4.json"):
         pass
+
+
+def rocprofv3_run(bucket: str, folder: Path) -> dict[str, bytes]:
+    """Two processes' files of rocprofv3, and what else lies there, in the bucket's x/ and in a folder."""
+    call, calls = "HIP_RUNTIME_API,hipGraphLaunch,{},77,1,1,2", "hip_api_trace.csv"
+    for pid in (55, 56):
+        write_csv(
+            folder / f"{pid}_kernel_trace.csv", NEW, *(csv_kernel(f"k{n}", 10 * n, 10 * n + 5, 1) for n in (1, 2))
+        )
+        write_csv(folder / f"{pid}_{calls}", API, call.format(pid))
+    # Packed by itself, as rocprofv3 would not but people do.
+    plain = folder / f"55_{calls}"
+    (folder / f"55_{calls}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    write_csv(folder / "55_agent_info.csv", "Agent_Type,Product_Name", "GPU,AMD Instinct MI300X")
+    (folder / "55_counter_collection.csv").write_text("not read\n")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    system, _ = filesystem(bucket)
+    for name, content in files.items():
+        system.pipe_file(f"traces/x/{name}", content)
+    return files
+
+
+def test_the_files_that_are_read_beside_a_kernel_trace_come_with_it_and_no_others(bucket: str, tmp_path: Path) -> None:
+    files = rocprofv3_run(bucket, tmp_path)
+    with local_copy(f"{bucket}/x/55_kernel_trace.csv", rocprofv3_csv.names_beside) as path:
+        fetched = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+    wanted = ("55_kernel_trace.csv", "55_hip_api_trace.csv.gz", "55_agent_info.csv")
+    assert fetched == {name: files[name] for name in wanted}
+    with local_copy(f"{bucket}/x/55_kernel_trace.csv") as path:
+        assert [one.name for one in path.parent.iterdir()] == ["55_kernel_trace.csv"]
+
+
+def test_rocprofv3_csv_at_a_url_is_read_as_from_a_folder(bucket: str, tmp_path: Path) -> None:
+    rocprofv3_run(bucket, tmp_path)
+    name = "55_kernel_trace.csv"
+    there, here = import_files([f"{bucket}/x/{name}"]), import_files([tmp_path / name])
+    assert len(there.launches) == 1 and there.machine["gpu"] == "AMD Instinct MI300X"
+    assert set(there.kernels["process"]) == {55} and list(there.kernels["replay"]) == [0, 0]
+    for table in TABLES:
+        pd.testing.assert_frame_equal(getattr(there, table), getattr(here, table))
+    system, _ = filesystem(bucket)
+    system.rm_file("traces/x/55_counter_collection.csv")
+    with gathered([f"{bucket}/x/"]) as inputs:
+        assert inputs.paths == [f"{bucket}/x/{pid}_kernel_trace.csv" for pid in (55, 56)]
 
 
 def test_a_run_saved_there_opens_on_another_machine(
