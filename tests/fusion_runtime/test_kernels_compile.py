@@ -20,12 +20,29 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from fusionscope.fusion_runtime.kernels import attention, kda, mla, moe, norms, quant
+import triton.language as tl
+from fusionscope.fusion_runtime.kernels import allreduce, attention, kda, mla, moe, norms, quant
 
-POINTER = {"f32": "*fp32", "bf16": "*bf16", "u8": "*u8", "i32": "*i32", "fp8": "*fp8e4nv"}
-TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "blackwell": GPUTarget("cuda", 100, 32),
-           "cdna3": GPUTarget("hip", "gfx942", 64), "cdna4": GPUTarget("hip", "gfx950", 64)}
+# A row of 4096 as two programs, rank 1 of 4 with real peers: every wait and every exchange is in.
+RING = dict(size=4, first_rank=1, ranks=1, stage=15, emulate=False, word=tl.int16, block=2048, blocks=2, padded=2,
+            delays=None)
+PEERS = dict(inboxes="i64", epochs="i32", sums="i32")
+NORMED = dict(residual="bf16", weight="bf16", residual_out="bf16", scales="f32", scale="f32")
+ROUTED = dict(gemm2="bf16", idx="i32", weights="f32", shared="bf16")
+HYPER = dict(streams="bf16", post="f32", comb="f32", out="bf16")
+POINTER = {"i64": "*i64", "f32": "*fp32", "bf16": "*bf16", "u8": "*u8", "i32": "*i32", "fp8": "*fp8e4nv"}
+TARGETS = {"hopper": GPUTarget("cuda", 90, 32), "cdna4": GPUTarget("hip", "gfx950", 64)}
 CASES = {
+    "all_reduce": (allreduce.one_shot_all_reduce_kernel, dict(x="bf16", out="bf16", **PEERS), RING),
+    "ar_norm": (allreduce.all_reduce_push_norm_kernel, dict(x="bf16", out="bf16", **NORMED, **PEERS),
+                dict(quant=0, **RING)),
+    "ar_norm_fp8": (allreduce.all_reduce_push_norm_kernel, dict(x="bf16", out="fp8", **NORMED, **PEERS),
+                    dict(quant=2, **RING)),
+    "ar_hc_post": (allreduce.ar_hc_post_oneshot_kernel, dict(x="bf16", **HYPER, **PEERS), RING),
+    "finalize_hc_post": (allreduce.moe_finalize_ar_hc_post_oneshot_kernel, dict(**ROUTED, **HYPER, **PEERS),
+                         dict(k=8, has_shared=True, **RING)),
+    "finalize_norm": (allreduce.moe_finalize_ar_norm_oneshot_kernel, dict(out="bf16", **ROUTED, **NORMED, **PEERS),
+                      dict(k=8, has_shared=True, quant=0, **RING)),
     "nvfp4": (quant.fp4_quant_kernel, dict(x="bf16", tensor_scale="f32", out="u8", scales="fp8"),
               dict(size=16, mx=False, swizzled=True, block=32)),
     "nvfp4_linear": (quant.fp4_quant_kernel, dict(x="bf16", tensor_scale="f32", out="u8", scales="fp8"),
@@ -54,26 +71,22 @@ for name, (kernel, pointers, constants) in CASES.items():
         else "fp32" if argument in FLOATS else "i32"
         for argument in kernel.arg_names
     }
-    for where in sys.argv[1:]:
-        # FP8 of this kind is not CDNA3's.
-        if where == "cdna3" and "fp8" in pointers.values():
-            continue
-        source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-        made = triton.compile(source, target=TARGETS[where])
-        assert {"cubin", "hsaco"} & set(made.asm), (name, where)
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=TARGETS[sys.argv[1]])
+    assert {"cubin", "hsaco"} & set(made.asm), name
 print(len(CASES))
 """
 
 
-@pytest.mark.parametrize("targets", [("hopper", "blackwell"), ("cdna3", "cdna4")], ids=["nvidia", "amd"])
-def test_kernels_compile(targets: tuple[str, ...], tmp_path: object) -> None:
+@pytest.mark.parametrize("target", ["hopper", "cdna4"])
+def test_kernels_compile(target: str, tmp_path: object) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT, *targets],
+        [sys.executable, "-W", "ignore", "-c", SCRIPT, target],
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "9"
+    assert done.stdout.strip() == "15"
