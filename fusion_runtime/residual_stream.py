@@ -130,6 +130,8 @@ class AddStream(ResidualStream):
         if isinstance(update, DeferredFinalize):
             x, self.residual = moe_finalize.run_norm(update, self.residual, norm, **where)
         elif update is None:
+            if self.residual is None:
+                raise NotReduced("there is no update and nothing to resume: pass the embedding's update first.")
             x, _ = ar_norm.after_sum(self.residual, None, norm, self.ctx, quant)
         else:
             x, self.residual = ar_norm.run(update, self.residual, norm, **where)

@@ -113,6 +113,11 @@ def test_streams_start_with_the_embedding(ctx: DecodeContext) -> None:
             HyperStream(ctx, 1).prepare_attn(first, Read(1.0))  # type: ignore[arg-type]
 
 
+def test_no_update_needs_something_to_resume(ctx: DecodeContext) -> None:
+    with pytest.raises(NotReduced, match="nothing to resume"):
+        AddStream(ctx, 1).prepare_attn(None, NORM)
+
+
 def test_a_bare_tensor_is_no_update(ctx: DecodeContext) -> None:
     with pytest.raises(NotReduced, match="not Tensor"):
         AddStream(ctx, 1).prepare_attn(torch.ones(T, H), NORM)  # type: ignore[arg-type]
