@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
 from fusionscope.analysis import ruleset
@@ -29,9 +33,42 @@ ROLES = {
     "fusionscope::add_rmsnorm": "residual_rms_norm",
     "inductor::add_rmsnorm": "residual_rms_norm",
     "gloo:all_reduce": "all_reduce",
+    "topk_select_kernel": "attention",
+    "cache_write_kernel": "kv_write",
+    "vocab_embedding_kernel": "gather",
+    "expand_streams_kernel": "copy",
+    "fp4_quant_kernel": "quant",
 }
 
 
 @pytest.mark.parametrize(("name", "role"), ROLES.items())
 def test_a_launch_of_the_runtime_has_its_role(name: str, role: str) -> None:
     assert ruleset.load().role_of(name) == role
+
+
+KERNELS = Path(__file__).parents[2] / "fusion_runtime/kernels"
+
+
+def compiled() -> list[str]:
+    """The functions that Triton compiles in the runtime's own kernels."""
+    found = [node for path in sorted(KERNELS.glob("*.py")) for node in ast.walk(ast.parse(path.read_text()))]
+    functions = [node for node in found if isinstance(node, ast.FunctionDef)]
+    return [f.name for f in functions if any(ast.unparse(d).startswith("triton.jit") for d in f.decorator_list)]
+
+
+def test_every_kernel_of_the_runtime_has_a_role() -> None:
+    rules = ruleset.load()
+    kernels = [name for name in compiled() if name.endswith("_kernel")]
+    assert len(kernels) > 25
+    assert [name for name in kernels if not rules.role_of(name)] == []
+
+
+def test_what_is_launched_is_called_a_kernel() -> None:
+    """Else the test above would pass it over."""
+    launched = {
+        name
+        for path in KERNELS.parent.rglob("*.py")
+        for name in re.findall(r"\b(\w+)\[", path.read_text())
+        if name in compiled()
+    }
+    assert len(launched) > 20 and [name for name in launched if not name.endswith("_kernel")] == []
