@@ -21,6 +21,15 @@ class Tracing:
     untraced_ns: float | None
     graph_level_ns: float | None
     node_level_ns: float
+    #: Launches of one replay.
+    launches: int
+
+    @property
+    def per_launch_ns(self) -> float | None:
+        """What recording every kernel adds to a launch, against whole graphs; None where these were not recorded."""
+        if self.graph_level_ns is None:
+            return None
+        return (self.node_level_ns - self.graph_level_ns) / self.launches
 
     def document(self) -> dict[str, float | None]:
         """As JSON; the ratios are of the node-level span to the others."""
@@ -30,6 +39,7 @@ class Tracing:
             "node_level_ns": self.node_level_ns,
             "node_over_untraced": None if not self.untraced_ns else self.node_level_ns / self.untraced_ns,
             "node_over_graph_level": None if not self.graph_level_ns else self.node_level_ns / self.graph_level_ns,
+            "added_per_launch_ns": self.per_launch_ns,
         }
 
 
@@ -45,4 +55,4 @@ def tracing(run: Run, rank: int) -> Tracing | None:
     by_source = {str(source): part["duration_ns"].median() for source, part in times.groupby("source", observed=True)}
     known = [by_source.get(source) for source in ("untraced", GRAPH_LEVEL)]
     untraced, graph_level = (None if ns is None else float(ns) for ns in known)
-    return Tracing(untraced, graph_level, float(np.median(found.span)))
+    return Tracing(untraced, graph_level, float(np.median(found.span)), found.launches)

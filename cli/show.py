@@ -53,6 +53,7 @@ def payload(run: Run, found: Totals, cost: Tracing | None) -> dict[str, Any]:
 def render(run: Run, found: Totals, cost: Tracing | None) -> RenderableType:
     """The same for people."""
     from fusionscope.cli import output
+    from fusionscope.profiler.runinfo import told_declines
 
     info = run.info
     rows: list[tuple[str, object]] = [
@@ -69,6 +70,7 @@ def render(run: Run, found: Totals, cost: Tracing | None) -> RenderableType:
         ("busy time", f"{output.microseconds(found.busy_time_ns)} us"),
         *_cost(cost),
         ("stored in", run.path),
+        *(("declined", text) for text in told_declines(info)),
         *(("warning", text) for text in info.warnings),
     ]
     return output.pairs(f"Run {info.id}" + (f" ({info.name})" if info.name else ""), rows)
@@ -76,16 +78,17 @@ def render(run: Run, found: Totals, cost: Tracing | None) -> RenderableType:
 
 def _cost(cost: Tracing | None) -> list[tuple[str, object]]:
     """What tracing adds to a step, where whole graphs were recorded as well."""
-    if cost is None or cost.graph_level_ns is None:
+    if cost is None or not cost.graph_level_ns or cost.per_launch_ns is None:
         return []
     from fusionscope.analysis.verdict import us
 
     untraced = "" if cost.untraced_ns is None else f"untraced {us(cost.untraced_ns)}, "
+    told = f"{untraced}as whole graphs {us(cost.graph_level_ns)}, kernel by kernel {us(cost.node_level_ns)}"
     more = cost.node_level_ns / cost.graph_level_ns - 1
-    told = (
-        f"{untraced}as whole graphs {us(cost.graph_level_ns)}, kernel by kernel {us(cost.node_level_ns)} ({more:+.1%})"
-    )
-    return [("one replay", told)]
+    return [
+        ("one replay", told),
+        ("tracing adds", f"{cost.per_launch_ns:.1f} ns per launch, {more:+.1%} of the step"),
+    ]
 
 
 def _known(value: int) -> str:

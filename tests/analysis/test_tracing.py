@@ -20,10 +20,12 @@ def test_the_three_ways_to_record_a_replay() -> None:
     found = tracing(run, 0)
     assert found is not None
     assert (found.untraced_ns, found.graph_level_ns, found.node_level_ns) == (30_001, 30_250, 30_500)
+    # Six launches: 250 ns more than as whole graphs.
+    assert found.launches == 6 and found.per_launch_ns == pytest.approx(250 / 6)
     assert found.document()["node_over_graph_level"] == pytest.approx(30_500 / 30_250)
     assert tracing(Run(RunInfo(), Trace(kernels=kernels([SPLIT])), Path()), 0).document() == {  # type: ignore[union-attr]
         "untraced_ns": None, "graph_level_ns": None, "node_level_ns": 30_500, "node_over_untraced": None,
-        "node_over_graph_level": None,
+        "node_over_graph_level": None, "added_per_launch_ns": None,
     }  # fmt: skip
 
 
