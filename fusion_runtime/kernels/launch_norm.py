@@ -13,6 +13,8 @@ from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.quant import (
     FP8_STATIC_TENSOR,
     FP8_TOKEN_GROUP_128,
+    MXFP4,
+    NVFP4_LINEAR,
     Activation,
     InputQuant,
     QuantisedActivation,
@@ -21,7 +23,13 @@ from fusionscope.fusion_runtime.quant import (
 
 Tensor = Any
 
-QUANT_MODES: dict[QuantKey | None, int] = {None: 0, FP8_STATIC_TENSOR: 1, FP8_TOKEN_GROUP_128: 2}
+QUANT_MODES: dict[QuantKey | None, int] = {
+    None: 0,
+    FP8_STATIC_TENSOR: 1,
+    FP8_TOKEN_GROUP_128: 2,
+    MXFP4: 3,
+    NVFP4_LINEAR: 4,
+}
 """The formats that norms.store_normed can write."""
 
 
@@ -39,9 +47,11 @@ class NormedOutput:
         """The written output as its consumer takes it; `like` gives dtype and width."""
         if self.quant is None:
             return self.data
-        shape = (int(self.data.shape[0]), int(self.data.shape[-1]))
-        scale = self.scale if self.mode == 1 else self.scales
-        return QuantisedActivation(self.quant.key, self.data, scale, shape, like.dtype)
+        width = int(like.shape[-1])
+        shape = (int(self.data.shape[0]), width)
+        if self.mode == 1:
+            return QuantisedActivation(self.quant.key, self.data, self.scale, shape, like.dtype)
+        return QuantisedActivation(self.quant.key, self.data, self.scales, shape, like.dtype, self.quant.scale)
 
 
 def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
@@ -49,10 +59,16 @@ def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
     mode = QUANT_MODES[quant.key if quant else None]
     if quant is None:
         return NormedOutput(mode, torch.empty_like(x), None, None, None)
+    *rows, width = x.shape
+    if quant.key in (MXFP4, NVFP4_LINEAR):
+        data = torch.empty((*rows, width // 2), dtype=torch.uint8, device=x.device)
+        kind = torch.uint8 if quant.key == MXFP4 else torch.float8_e4m3fn
+        scales = torch.empty((*rows, width // quant.key.group), dtype=kind, device=x.device)
+        return NormedOutput(mode, data, scales, quant.scale, quant)
     data = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     scales = None
-    if mode == 2:
-        scales = torch.empty((*x.shape[:-1], -(-x.shape[-1] // 128)), dtype=torch.float32, device=x.device)
+    if quant.key == FP8_TOKEN_GROUP_128:
+        scales = torch.empty((*rows, -(-width // 128)), dtype=torch.float32, device=x.device)
     return NormedOutput(mode, data, scales, quant.scale, quant)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fusionscope.fusion_runtime.kernels.quant import store_fp4
+
 
 @triton.jit
 def rmsnorm_kernel(x, weight, out, x_stride, width, eps, weight_bias, block: tl.constexpr):
@@ -36,6 +38,7 @@ def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.conste
 
     quant 0: out [T, W]. 1 (fp8_static_tensor): out e4m3, y / scale[0]. 2 (fp8_token_group_128): out e4m3 and
     scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448; the block begins at a multiple of 128.
+    3 (mxfp4), 4 (nvfp4, linear): out uint8 [T, W / 2], scales [T, W / 32] or [T, W / 16].
     """
     at = row * width + cols
     if quant == 0:
@@ -54,6 +57,10 @@ def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.conste
         group = tl.min(cols, 0) // 128 + tl.arange(0, block // 128)
         count = (width + 127) // 128
         tl.store(scales + row * count + group, by, mask=group < count)
+    if quant == 3:
+        store_fp4(y, scale, out, scales, row, tl.min(cols, 0), width, 32, True, block)
+    if quant == 4:
+        store_fp4(y, scale, out, scales, row, tl.min(cols, 0), width, 16, False, block)
 
 
 @triton.jit

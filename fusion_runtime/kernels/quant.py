@@ -17,6 +17,43 @@ def _e2m1(x):
 
 
 @triton.jit
+def fp4_groups(even, odd, tensor_scale, scales, mx: tl.constexpr):
+    """Groups [G, size / 2] of even and odd columns, float32 -> (packed [G, size / 2] uint8, the groups' scales [G])."""
+    largest = tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1))
+    if mx:
+        # The bits of a positive float32 hold floor(log2) + 127; zero and what is too small for a scale become -127.
+        exponent = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - 127 - 2, -127)
+        by = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
+        even, odd = even * by[:, None], odd * by[:, None]
+        stored = (exponent + 127).to(tl.uint8)
+    else:
+        whole = tl.load(tensor_scale)
+        factor = tl.div_rn(whole * largest, tl.zeros_like(largest) + 6.0)
+        stored = tl.minimum(factor, 448.0).to(scales.dtype.element_ty)
+        wide = stored.to(tl.float32)[:, None] + tl.zeros_like(even)
+        safe = tl.where(wide > 0, wide, 1.0)
+        even = tl.where(wide > 0, tl.div_rn(even * whole, safe), 0.0)
+        odd = tl.where(wide > 0, tl.div_rn(odd * whole, safe), 0.0)
+    return (_e2m1(even) | (_e2m1(odd) << 4)).to(tl.uint8), stored
+
+
+@triton.jit
+def store_fp4(y, tensor_scale, out, scales, row, first, width, size: tl.constexpr, mx: tl.constexpr,
+              block: tl.constexpr):  # fmt: skip
+    """Columns first to first + block of a row y as fp4_quant_kernel stores them, scales row by row."""
+    even, odd = tl.split(tl.reshape(y.to(tl.float32), (block // 2, 2)))
+    even = tl.reshape(even, (block // size, size // 2))
+    odd = tl.reshape(odd, (block // size, size // 2))
+    packed, stored = fp4_groups(even, odd, tensor_scale, scales, mx)
+    group = first // size + tl.arange(0, block // size)
+    inside = group < width // size
+    pair = tl.arange(0, size // 2)
+    at = group[:, None] * (size // 2) + pair[None, :]
+    tl.store(out + row * (width // 2) + at, packed, mask=inside[:, None])
+    tl.store(scales + row * (width // size) + group, stored, mask=inside)
+
+
+@triton.jit
 def fp4_quant_kernel(
     x, tensor_scale, out, scales, rows, groups, x_stride, columns_of_scales,
     size: tl.constexpr, mx: tl.constexpr, swizzled: tl.constexpr, block: tl.constexpr
@@ -33,26 +70,11 @@ def fp4_quant_kernel(
     at = group[:, None] * size + 2 * pair[None, :]
     even = tl.load(x + row * x_stride + at, mask=inside[:, None], other=0.0).to(tl.float32)
     odd = tl.load(x + row * x_stride + at + 1, mask=inside[:, None], other=0.0).to(tl.float32)
-    largest = tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1))
-    if mx:
-        # The bits of a positive float32 hold floor(log2) + 127; zero and what is too small for a scale become -127.
-        exponent = tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - 127 - 2, -127)
-        by = ((127 - exponent) << 23).to(tl.float32, bitcast=True)
-        even, odd = even * by[:, None], odd * by[:, None]
-        tl.store(scales + row * groups + group, (exponent + 127).to(tl.uint8), mask=inside)
+    packed, stored = fp4_groups(even, odd, tensor_scale, scales, mx)
+    if swizzled:
+        tile = (row // 128) * (columns_of_scales // 4) + group // 4
+        place = tile * 512 + (row % 32) * 16 + (row % 128 // 32) * 4 + group % 4
+        tl.store(scales + place, stored, mask=group < columns_of_scales)
     else:
-        whole = tl.load(tensor_scale)
-        factor = tl.div_rn(whole * largest, tl.zeros_like(largest) + 6.0)
-        stored = tl.minimum(factor, 448.0).to(scales.dtype.element_ty)
-        wide = stored.to(tl.float32)[:, None] + tl.zeros_like(even)
-        safe = tl.where(wide > 0, wide, 1.0)
-        even = tl.where(wide > 0, tl.div_rn(even * whole, safe), 0.0)
-        odd = tl.where(wide > 0, tl.div_rn(odd * whole, safe), 0.0)
-        if swizzled:
-            tile = (row // 128) * (columns_of_scales // 4) + group // 4
-            place = tile * 512 + (row % 32) * 16 + (row % 128 // 32) * 4 + group % 4
-            tl.store(scales + place, stored, mask=group < columns_of_scales)
-        else:
-            tl.store(scales + row * groups + group, stored, mask=inside)
-    packed = _e2m1(even) | (_e2m1(odd) << 4)
-    tl.store(out + row * groups * (size // 2) + at // 2, packed.to(tl.uint8), mask=inside[:, None])
+        tl.store(scales + row * groups + group, stored, mask=inside)
+    tl.store(out + row * groups * (size // 2) + at // 2, packed, mask=inside[:, None])

@@ -14,7 +14,7 @@ from fusionscope.fusion_runtime.kernels import launch, launch_norm
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
-from fusionscope.fusion_runtime.quant import Activation, InputQuant
+from fusionscope.fusion_runtime.quant import Activation, InputQuant, refusal
 
 if TYPE_CHECKING:
     from fusionscope.fusion_runtime.context import DecodeContext
@@ -91,8 +91,10 @@ def _shape_declines(shape: SiteShape, normed: bool) -> Decline | None:
         return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
     if shape.hidden % 8:
         return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
-    if normed and shape.quant not in launch_norm.QUANT_MODES:
-        return Decline(Gate.QUANT_UNSUPPORTED, f"there is no kernel that ends in {shape.quant}")
+    if normed and shape.quant is not None:
+        problem = refusal(shape.hidden, shape.quant)
+        if shape.quant not in launch_norm.QUANT_MODES or problem:
+            return Decline(Gate.QUANT_UNSUPPORTED, problem or f"there is no kernel that ends in {shape.quant}")
     return None
 
 

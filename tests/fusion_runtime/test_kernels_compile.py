@@ -38,6 +38,12 @@ CASES = {
                 dict(quant=0, **RING)),
     "ar_norm_fp8": (allreduce.all_reduce_push_norm_kernel, dict(x="bf16", out="fp8", **NORMED, **PEERS),
                     dict(quant=2, **RING)),
+    "ar_norm_mxfp4": (allreduce.all_reduce_push_norm_kernel,
+                      dict(x="bf16", out="u8", **{**NORMED, "scales": "u8"}, **PEERS), dict(quant=3, **RING)),
+    "ar_norm_nvfp4": (allreduce.all_reduce_push_norm_kernel,
+                      dict(x="bf16", out="u8", **{**NORMED, "scales": "fp8"}, **PEERS), dict(quant=4, **RING)),
+    "add_norm_fp8": (norms.fused_add_rmsnorm_kernel,
+                     dict(x="bf16", out="fp8", total_out="bf16", **NORMED), dict(quant=1, block=8192)),
     "ar_hc_post": (allreduce.ar_hc_post_oneshot_kernel, dict(x="bf16", **HYPER, **PEERS), RING),
     "finalize_hc_post": (allreduce.moe_finalize_ar_hc_post_oneshot_kernel, dict(**ROUTED, **HYPER, **PEERS),
                          dict(k=8, has_shared=True, **RING)),
@@ -89,4 +95,4 @@ def test_kernels_compile(target: str, tmp_path: object) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "15"
+    assert done.stdout.strip() == "18"

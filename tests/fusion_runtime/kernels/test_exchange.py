@@ -24,7 +24,7 @@ from fusionscope.fusion_runtime.ownership import (
     ForwardScope,
     PartialSum,
 )
-from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, InputQuant
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, MXFP4, InputQuant
 
 SIZE, T, H = 4, 2, 24
 STAGES = (1, 2, 4, 8)
@@ -197,6 +197,16 @@ def test_scales_of_a_row_of_several_programs():
     want, _ = ar_norm.reference(list(x), residual, norm, wanted)
     for rank in range(2):
         close(got.scale[rank], want.scale)
+
+
+def test_fp4_of_a_row_of_several_programs():
+    x, residual, norm = torch.randn(2, T, 320), torch.randn(T, 320), Norm(torch.randn(320), 1e-5)
+    one, several = (sync_channel(2, T, 320, torch.float32, "cpu", block) for block in (512, 128))
+    whole, _ = launch.all_reduce_norm(x, residual, norm, one, InputQuant(MXFP4), STAGES)
+    shared, _ = launch.all_reduce_norm(x, residual, norm, several, InputQuant(MXFP4), STAGES)
+    assert shared.scale.shape == (2, T, 10) and shared.data.shape == (2, T, 160)
+    assert torch.equal(shared.scale, whole.scale)
+    assert (shared.data != whole.data).float().mean() < 0.01
 
 
 def test_the_sum_is_rounded_before_the_residual_is_added():

@@ -11,6 +11,7 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("triton was imported before its interpreter was chosen", allow_module_level=True)
 
+from fusionscope.fusion_runtime.decode import cuda_ops
 from fusionscope.fusion_runtime.kernels import launch_norm, norms
 from fusionscope.fusion_runtime.norms import Norm, apply
 from fusionscope.fusion_runtime.quant import (
@@ -18,6 +19,8 @@ from fusionscope.fusion_runtime.quant import (
     FP8_STATIC_TENSOR,
     FP8_TOKEN_GROUP_128,
     MXFP4,
+    NVFP4_LINEAR,
+    NVFP4_SWIZZLED,
     InputQuant,
     fp8_groups,
 )
@@ -76,7 +79,22 @@ def test_the_activation_carries_its_key_and_scales():
 
 def test_a_format_without_a_kernel_is_no_silent_bf16():
     with pytest.raises(KeyError):
-        launch_norm.normed_output(torch.randn(2, 64), InputQuant(MXFP4))
+        launch_norm.normed_output(torch.randn(2, 64), InputQuant(NVFP4_SWIZZLED, torch.tensor([1.0])))
+
+
+@pytest.mark.parametrize("width", [96, 128, 320])
+@pytest.mark.parametrize("key", [MXFP4, NVFP4_LINEAR], ids=str)
+def test_fp4_is_what_the_launch_of_its_own_makes_of_the_norm(key, width):
+    x, residual, norm = torch.randn(3, width), torch.randn(3, width), Norm(torch.randn(width), 1e-5)
+    x[1] = residual[1] = 0
+    wanted = InputQuant(key, torch.tensor([37.0]) if key.needs_scale else None)
+    got, total = launch_norm.add_rmsnorm(x, residual, norm, wanted)
+    normed, _ = launch_norm.add_rmsnorm(x, residual, norm)
+    want = cuda_ops.quantise(normed, wanted)
+    assert torch.equal(total, x + residual)
+    assert (got.key, got.shape, got.dtype, got.tensor_scale) == (want.key, want.shape, want.dtype, want.tensor_scale)
+    assert torch.equal(got.data, want.data)
+    assert torch.equal(got.scale.view(torch.uint8), want.scale.view(torch.uint8))
 
 
 def test_the_launch_of_its_own_divides_alike():

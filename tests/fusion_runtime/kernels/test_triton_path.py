@@ -23,7 +23,7 @@ from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import PartialSum
 from fusionscope.fusion_runtime.paths.base import SiteShape
 from fusionscope.fusion_runtime.paths.triton import TritonPath
-from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, MXFP4
+from fusionscope.fusion_runtime.quant import FP8_TOKEN_GROUP_128, MXFP4, NVFP4_SWIZZLED
 
 SHAPE = SiteShape(2, 64, torch.float32, torch.device("cpu"))
 GPU = replace(SHAPE, device=torch.device("cuda"), dtype=torch.bfloat16)
@@ -66,7 +66,9 @@ CASES = [
     ("mhc_post", WIDE, LOOPBACK, None),
     ("ar_norm", WIDE, LOOPBACK, None),
     ("ar_norm", WIDE, SingleGroup(), Gate.HIDDEN_WIDTH),
-    ("ar_norm", replace(SHAPE, quant=MXFP4), LOOPBACK, Gate.QUANT_UNSUPPORTED),
+    ("ar_norm", replace(SHAPE, quant=MXFP4), LOOPBACK, None),
+    ("ar_norm", replace(SHAPE, quant=MXFP4, hidden=72), LOOPBACK, Gate.QUANT_UNSUPPORTED),
+    ("ar_norm", replace(SHAPE, quant=NVFP4_SWIZZLED), LOOPBACK, Gate.QUANT_UNSUPPORTED),
     ("mhc_post", SHAPE, Full(4, "cpu"), Gate.WORKSPACE_TOO_SMALL),
 ]
 
