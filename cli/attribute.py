@@ -72,6 +72,7 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
 
     from fusionscope.analysis.tables import report
     from fusionscope.cli import output
+    from fusionscope.profiler.runinfo import told_declines
 
     told: dict[str, Any] = payload or report(found.attribution, found.forwards)
     step = told["forward"]
@@ -92,6 +93,7 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     if len(told["forwards"]) > 1:
         others = ", ".join(f"{f['kind']} ({f['launches']} launches x {f['replays']})" for f in told["forwards"][:6])
         parts.append(Text(f"{len(told['forwards'])} kinds of forward (--forward KIND): {others}."))
+    parts += [Text(f"Declined at {text}.") for text in told_declines(found.info)]
     parts += [Text(f"Note: {text}") for text in [*found.run.trace.warnings, *told["warnings"]]]
     return Group(*parts)
 

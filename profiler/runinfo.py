@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -110,6 +111,12 @@ class RunInfo(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
     #: What the run answers to as `tag:NAME`; given after it was stored.
     tags: list[str] = []
+
+
+def told_declines(info: RunInfo) -> list[str]:
+    """One sentence for each reason for which a path stepped back, with the number of sites, most sites first."""
+    counts = Counter(decline.declined for decline in info.declines)
+    return [f"{count} {'site' if count == 1 else 'sites'}: {reason}" for reason, count in counts.most_common()]
 
 
 def tool_version() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 from fusionscope.cli.main import main
 from fusionscope.profiler.store import Store
@@ -24,6 +24,14 @@ def printed(*arguments: str) -> dict[str, Any]:
     return document
 
 
+def told(*arguments: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(list(arguments)) == 0
+    return " ".join(out.getvalue().split())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU, so triton declines otherwise")
 def test_a_draft_layer_has_the_trailing_site_inside_its_finalize(tmp_path: Path) -> None:
     sizes = ["--tp", "2", "--batch", "2", "--context", "256", "--replays", "3", "--device", "cpu", "--name", "t"]
     paths = ["--paths", "ar_norm:trailing@0=triton"]
@@ -32,6 +40,9 @@ def test_a_draft_layer_has_the_trailing_site_inside_its_finalize(tmp_path: Path)
     info = Store(tmp_path).load("t").info
     assert (info.model, info.layers, info.paths) == ("deepseek-v3-nextn", 1, {"ar_norm:trailing@0": "triton"})
     assert [(site.boundary, site.subtype, site.path) for site in info.declines] == [("ar_norm", "trailing", "split")]
+    for command, words in (("show", "declined"), ("attribute", "Declined at")):
+        text = told(command, "t", *store)
+        assert words in text and "1 site: triton: Triton needs a GPU" in text and "[no_device]" in text
     found = {row["boundary"]: row for row in printed("attribute", "t", *store)["boundaries"]}
     assert found["ar_norm"]["subtypes"] == {"no_residual": 1, "residual": 1, "trailing": 1}
     assert found["ar_norm"]["nested"] == {"moe_finalize": 1}
