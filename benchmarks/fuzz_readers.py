@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "tests/helpers"))
 SECONDS, MEMORY = 20, 1 << 30
 #: Inputs that one process reads, so that what it leaks shows in it alone.
 PART = 1000
-FIRST = {"inputs": 0, "readable": 0, "refused": 0, "crashed": 0, "slowest_s": 0.0, "peak_mb": 0.0}
+FIRST = {"inputs": 0, "readable": 0, "refused": 0, "crashed": 0, "slowest_s": 0.0, "slowest_cpu_s": 0.0, "peak_mb": 0.0}
 
 
 class TooSlow(BaseException):
@@ -62,9 +62,11 @@ def child(reader: str, first: int, last: int) -> None:
             print(json.dumps({"at": number}), flush=True)
             resting = _peak(reset=True)
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
-            began = time.perf_counter()
+            began, worked = time.perf_counter(), time.process_time()
             outcome, why = _outcome(reader_seeds, reader, seed, folder)
             found["slowest_s"] = max(found["slowest_s"], time.perf_counter() - began)
+            # On a machine that others use as well, only this is the reader's own.
+            found["slowest_cpu_s"] = max(found["slowest_cpu_s"], time.process_time() - worked)
             signal.setitimer(signal.ITIMER_REAL, 0)
             found["peak_mb"] = max(found["peak_mb"], (_peak() - resting) / 1e6)
             found["inputs"] += 1
@@ -128,7 +130,7 @@ def part(reader: str, first: int, last: int) -> dict[str, Any]:
 def added(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Counts of two parts together."""
     sums = {key: known[key] + new[key] for key in ("inputs", "readable", "refused", "crashed", "crashes")}
-    return {**sums, **{key: round(max(known[key], new[key]), 3) for key in ("slowest_s", "peak_mb")}}
+    return {**sums, **{key: round(max(known[key], new[key]), 3) for key in ("slowest_s", "slowest_cpu_s", "peak_mb")}}
 
 
 def main() -> None:
