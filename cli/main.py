@@ -37,6 +37,7 @@ COMMANDS = (
     ("rules", "rules", "rules", "Try a file of your own boundaries on a run."),
     ("ab", "ab", "ab", "Measure two arms in turn, with an interval, a noise floor and a verdict."),
     ("knockout", "knockout", "knockout", "Disable a boundary on a copy of the live graph: its true ceiling."),
+    ("bench", "bench", "bench", "Time a boundary between its producer and consumer in one graph, and alone."),
     ("tune", "tune", "tune", "Measure which path is fastest at each boundary, for the path auto."),
     ("serving", "serving", "serving", "Put serving runs before and after beside the forward's prediction."),
     ("amdahl", "amdahl", "amdahl", "Amdahl's law: what a speed-up of a share of the time gains."),

@@ -34,3 +34,12 @@ def test_a_knock_out_gains_more_than_the_fusion(fusionscope: Any) -> None:
     assert (whole["boundary"], whole["nodes"]) == ("mhc_post", 16) and half["nodes"] == 8
     assert 0 < half["raw_ns"] < whole["raw_ns"] < whole["corrected_ns"] < answer.json["step_ns"]
     assert 50 < answer.json["disabled_node_ns"] < 2_000
+
+
+def test_a_bench_times_paths_in_context_and_alone(fusionscope: Any) -> None:
+    arguments = ("mhc_post", "--model", "glm-5.3-flash", "--tokens", "4", "--paths", "triton")
+    answer = fusionscope("bench", *arguments, "--json")
+    assert answer.code == 0, answer.err
+    split, triton = answer.json["rows"]
+    assert (split["path"], triton["path"]) == ("split", "triton") and triton["error"] < 0.02
+    assert 0 < triton["isolated_hot_ns"] < 100_000 and triton["chain_ns"] < split["chain_ns"]
