@@ -6,7 +6,7 @@ the package. Rules, in this order:
 1. the row of this boundary, hidden size and number of ranks with the fewest tokens that are not below the site's;
    past the last row, the last one
 2. no such row: those of the nearest number of ranks, then of the nearest hidden size, and the source says
-   "inherited from ..."
+   "inherited from ..."; one rank and several never inherit from each other
 3. paths that are faster than split by MARGIN, fastest first; then split. One that is not faster is never taken
 4. no row of this boundary for this GPU: split, and the source says what to run
 """
@@ -65,14 +65,16 @@ class Table:
 
     def ranking(self, boundary: str, tokens: int, hidden: int, tp: int) -> Ranking:
         """What to try at a site, by the rules of this module."""
-        mine = [row for row in self.rows if row.boundary == boundary]
+        # One rank has nothing to reduce: its times say nothing about several, nor theirs about it.
+        mine = [row for row in self.rows if row.boundary == boundary and (row.tp == 1) == (tp == 1)]
         if not mine:
-            why = f"no {boundary} was measured on {self.gpu or 'this device'}: fusionscope tune MODEL measures it"
+            where = f"at tp {tp} on {self.gpu or 'this device'}"
+            why = f"no {boundary} was measured {where}: fusionscope tune MODEL --tp {tp} measures it"
             return Ranking((), why)
         near = min(mine, key=lambda row: (apart(row.tp, tp), apart(row.hidden, hidden), row.hidden, row.tp))
         group = sorted((r for r in mine if (r.tp, r.hidden) == (near.tp, near.hidden)), key=lambda row: row.tokens)
         row = next((r for r in group if r.tokens >= tokens), group[-1])
-        here = f"{row.tokens} tokens, hidden {row.hidden}, tp {row.tp}"
+        here = f"{row.tokens} tokens, hidden {row.hidden}, tp {row.tp}{' (emulated ranks)' if row.emulated else ''}"
         exact = (row.hidden, row.tp) == (hidden, tp) and tokens <= row.tokens
         return Ranking(faster(row.us), f"measured at {here}" if exact else f"inherited from {here}")
 

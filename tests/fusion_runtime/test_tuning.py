@@ -53,6 +53,18 @@ def test_ranking(tokens, hidden, tp, paths, source):
     assert TABLE.ranking("ar_norm", tokens, hidden, tp) == tuning.Ranking(paths, source)
 
 
+def test_one_rank_and_several_say_nothing_about_each_other():
+    alone = Table("some GPU", [row(1, tp=1, split=10.0, triton=5.0)])
+    assert TABLE.ranking("ar_norm", 1, 4096, 1).paths == () and "--tp 1" in TABLE.ranking("ar_norm", 1, 8, 1).source
+    assert alone.ranking("ar_norm", 1, 4096, 2).paths == ()
+    assert alone.ranking("ar_norm", 1, 8192, 1).paths == ("triton",)
+
+
+def test_rows_of_emulated_ranks_say_so():
+    table = Table("some GPU", [Row("mhc_post", 64, 4, 1, {"split": 2.0, "triton": 1.0}, emulated=True)])
+    assert table.ranking("mhc_post", 1, 64, 4).source == "measured at 1 tokens, hidden 64, tp 4 (emulated ranks)"
+
+
 def test_nothing_measured_means_split_and_says_what_to_run():
     ranking = TABLE.ranking("mhc_post", 1, 4096, 2)
     assert ranking.paths == () and "fusionscope tune" in ranking.source and "some GPU" in ranking.source
