@@ -77,3 +77,13 @@ def test_the_errors_named_are_the_errors_there_are() -> None:
     rest = {"RuntimeContractError", "BadPathChoice", "BadSpec"}
     kinds = {name for name, kind in vars(errors).items() if isinstance(kind, type)} - rest
     assert {kind for kind in kinds if f"`{kind}`" not in text} == set()
+
+
+def test_the_faults_named_have_the_tests_named() -> None:
+    text = (DOCS / "gates.md").read_text(encoding="utf-8")
+    folder = ROOT / "tests" / "fusion_runtime"
+    named = re.findall(r"`(?:([a-z_/]+\.py)::)?(test_[a-z0-9_]+)`", text[text.index("## Faults") :])
+    assert len(named) >= 29
+    for file, test in named:
+        source = (folder / (file or "test_known_bugs.py")).read_text(encoding="utf-8")
+        assert f"def {test}(" in source, (file, test)
