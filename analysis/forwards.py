@@ -33,6 +33,9 @@ GRAPH_MODE_HELP = (
     "--cuda-graph-trace=node (this run can still give replay times through --timings)."
 )
 
+#: Where fewer graph launches than this have any row of GPU work, the recording lost most of them.
+_FILLED = 0.5
+
 #: Rows of one execution, and the order of them that all executions of its program share.
 _Ordered = tuple[pd.DataFrame, NDArray[np.int64]]
 
@@ -93,7 +96,8 @@ def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forwa
     """All kinds of forward of a rank, the one with the most kernel time first.
 
     The first `warmup_replays` replays after instantiation are left out. Raises GraphModeTrace where there are no
-    kernels because whole graphs were recorded, FusionScopeError where the rank has none.
+    kernels because whole graphs were recorded, FusionScopeError where the rank has none, or the recording lost those
+    of most graph launches: a share of what is left would be a share of nothing known.
     """
     kernels = trace.kernels
     usable = kernels[kernels["kind"].isin(["kernel", "op"]) & ~kernels["untimed"]]
@@ -108,6 +112,7 @@ def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forwa
             )
         there = f"{'rank' if len(known) == 1 else 'ranks'} {', '.join(map(str, known))}"
         raise FusionScopeError(f"The run has no kernels of rank {rank}, it has {there}: choose one with --rank.")
+    _check_complete(trace, rank)
     groups, replayed = _groups(trace, rank, mine, max(warmup_replays, 0))
     # Replays repeat a program thousands of times: each is told apart by what it holds, and named once.
     programs: dict[tuple[bytes, bytes], list[_Ordered]] = {}
@@ -120,6 +125,18 @@ def forwards(trace: Trace, rank: int = 0, warmup_replays: int = 0) -> list[Forwa
         for (_, ids), executions in programs.items()
     ]
     return sorted(found, key=lambda f: (-int(f.kernel_time.sum()), f.kind))
+
+
+def _check_complete(trace: Trace, rank: int) -> None:
+    launched = int(((trace.launches["rank"] == rank) & trace.launches["is_graph"]).sum())
+    rows = trace.kernels[(trace.kernels["rank"] == rank) & (trace.kernels["replay"] >= 0)]
+    filled = len(rows[["process", "replay"]].drop_duplicates())
+    if not trace.graph_mode and filled < _FILLED * launched:
+        raise FusionScopeError(
+            f"Of {launched} graph launches of rank {rank} only {filled} have kernels in the trace: the recording is "
+            "incomplete, so no share of a forward can be told; record again with a larger buffer or a longer flush at "
+            "the end."
+        )
 
 
 def choose(found: list[Forward], kind: str | None) -> Forward:

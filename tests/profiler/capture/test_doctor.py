@@ -59,7 +59,7 @@ def test_the_programs_that_are_there_are_named_with_their_version(bare: Path, mo
     assert examine().commands == ["rocprofv3", "torch"]
 
 
-def test_a_cpu_build_beside_a_gpu_and_an_old_cupti_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_build_beside_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     torch: Any = SimpleNamespace(
         __version__="2.9",
         version=SimpleNamespace(hip=None, cuda=None),
@@ -72,9 +72,24 @@ def test_a_cpu_build_beside_a_gpu_and_an_old_cupti_are_told(monkeypatch: pytest.
     checks = by_name()
     assert checks["torch"].state == LIMITED and "CPU build" in checks["torch"].fix
     assert checks["gpu"].state == LIMITED
-    assert checks["cupti"].state == OK
-    torch.version.cuda = "12.4"
-    assert "TEARDOWN_CUPTI=0" in by_name()["cupti"].fix
+
+
+@pytest.mark.parametrize(("cuda", "safe"), [("12.4", False), ("11.8", False), ("12.6", True), ("13.0", True)])
+def test_B28_a_second_profile_before_cuda_12_6_needs_its_two_variables(
+    monkeypatch: pytest.MonkeyPatch, cuda: str, safe: bool
+) -> None:
+    torch: Any = SimpleNamespace(
+        __version__="2.9",
+        version=SimpleNamespace(hip=None, cuda=cuda),
+        cuda=SimpleNamespace(is_available=lambda: False),
+    )
+    monkeypatch.setattr(doctor, "_torch_module", lambda: torch)
+    monkeypatch.setattr(cupti, "unavailable", lambda: "")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "13.0")
+    check = by_name()["cupti"]
+    assert check.state == (OK if safe else LIMITED)
+    advised = {"DISABLE_CUPTI_LAZY_REINIT=1", "TEARDOWN_CUPTI=0"}
+    assert {word.strip(".,:") for word in check.fix.split()} & advised == (set() if safe else advised)
 
 
 def test_an_amd_machine_without_rights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -118,6 +118,28 @@ def test_B14_python_frames_cost_no_memory(tmp_path: Path) -> None:
     assert path.stat().st_size > 28e6 and peak < path.stat().st_size
 
 
+def test_B45_many_ranks_take_no_more_memory_than_one_and_their_tables(tmp_path: Path) -> None:
+    frame = {"ph": "X", "cat": "python_function", "name": "model.py(7): forward", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    filler = ("," + json.dumps({**frame, "args": {"Python id": 7, "filler": "x" * 600}})) * 12_000
+    files = [tmp_path / f"rank{rank}.json" for rank in range(6)]
+    for rank, path in enumerate(files):
+        path.write_text('{"traceEvents": [' + json.dumps(kernel("a", 1 + rank, 2)) + filler + "]}")
+
+    def peak(*paths: Path) -> int:
+        tracemalloc.start()
+        try:
+            assert len(import_files(paths).kernels) == len(paths)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(files[0])
+    one, all_of_them = peak(files[0]), peak(*files)
+    # Six documents together are 53 MB: a merge that held them would show it.
+    assert sum(path.stat().st_size for path in files) > 50e6
+    assert all_of_them < 1.1 * one + 1e6
+
+
 def test_B15_another_chrome_trace_says_what_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text(json.dumps([{"ph": "X", "name": "k", "pid": 0, "tid": 0, "ts": 1, "dur": 2}]))
