@@ -13,6 +13,7 @@ the package. Rules, in this order:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -77,6 +78,11 @@ class Table:
         here = f"{row.tokens} tokens, hidden {row.hidden}, tp {row.tp}{' (emulated ranks)' if row.emulated else ''}"
         exact = (row.hidden, row.tp) == (hidden, tp) and tokens <= row.tokens
         return Ranking(faster(row.us), f"measured at {here}" if exact else f"inherited from {here}")
+
+    def digest(self) -> str:
+        """The same for tables that rank alike; ranks with different ones would wait for each other for ever."""
+        rows = [[row.boundary, row.hidden, row.tp, row.tokens, sorted(row.us.items())] for row in self.rows]
+        return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()
 
     def gates(self) -> list[str]:
         """One sentence for each boundary, hidden size and number of ranks: up to how many tokens what is fastest."""

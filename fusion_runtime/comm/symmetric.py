@@ -29,7 +29,10 @@ _setups = itertools.count()
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank runs. reachable: GPUs of this machine whose memory its own can reach, None where it cannot tell."""
+    """Where a rank runs, and the bytes that it asks for.
+
+    reachable: GPUs of this machine whose memory its own can reach, None where it cannot tell.
+    """
 
     rank: int
     host: str
@@ -37,13 +40,14 @@ class Place:
     gpu: str = ""
     name: str = ""
     reachable: tuple[str, ...] | None = None
+    capacity: int = CAPACITY
 
 
-def place_of(rank: int, device: Any) -> Place:
+def place_of(rank: int, device: Any, capacity: int = CAPACITY) -> Place:
     """This rank's place, as the driver tells it."""
     host = socket.gethostname()
     if device.type != "cuda":
-        return Place(rank, host, device.type)
+        return Place(rank, host, device.type, capacity=capacity)
     # None but the own GPU is visible where a launcher gave every rank one: then nothing is known about the others.
     visible = range(torch.cuda.device_count())
     own = torch.cuda.get_device_properties(device)
@@ -52,7 +56,7 @@ def place_of(rank: int, device: Any) -> Place:
         for i in visible
         if i != device.index and torch.cuda.can_device_access_peer(device.index, i)
     )
-    return Place(rank, host, "cuda", str(own.uuid), own.name, reachable if len(visible) > 1 else None)
+    return Place(rank, host, "cuda", str(own.uuid), own.name, reachable if len(visible) > 1 else None, capacity)
 
 
 def refusal(places: Sequence[Place]) -> str:
@@ -64,6 +68,11 @@ def refusal(places: Sequence[Place]) -> str:
                 "use a ProcessGroup there."
             )
     for before, place in itertools.combinations(places, 2):
+        if before.capacity != place.capacity:
+            return (
+                f"Rank {before.rank} asks for {before.capacity} bytes of symmetric memory and rank {place.rank} for "
+                f"{place.capacity}: give every rank the same capacity."
+            )
         if before.host != place.host:
             return (
                 f"Symmetric memory joins the GPUs of one host; rank {before.rank} is on {before.host} and rank "
@@ -105,7 +114,7 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
         group = group if group is not None else dist.group.WORLD
         self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
         self.capacity, self._used = capacity, 0
-        why = refusal(_everybody(place_of(self.rank, self.device), self.size, group))
+        why = refusal(_everybody(place_of(self.rank, self.device, capacity), self.size, group))
         if why:
             raise NoSymmetricMemory(why)
         self._buffer, self._addresses, self._handle = _allocate(capacity, self.device, group)

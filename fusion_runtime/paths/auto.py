@@ -20,7 +20,7 @@ class AutoPath(UnavailablePath):
         return None
 
     def settings(self) -> str:
-        return repr(tuning.of_this_machine())
+        return tuning.of_this_machine().digest()
 
     def chooses_from(self, names: Sequence[str]) -> Sequence[str]:
         return [name for name in names if name != self.name]

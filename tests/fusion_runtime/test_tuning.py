@@ -65,6 +65,16 @@ def test_rows_of_emulated_ranks_say_so():
     assert table.ranking("mhc_post", 1, 64, 4).source == "measured at 1 tokens, hidden 64, tp 4 (emulated ranks)"
 
 
+def test_the_ranks_must_have_one_table(measured):
+    from fusionscope.fusion_runtime.paths.auto import AutoPath
+
+    told = []
+    for rows in ([row(1, split=1.0, triton=2.0)], [row(1, triton=2.0, split=1.0)], [row(1, split=1.0, triton=0.5)]):
+        measured(*rows)
+        told.append(AutoPath().settings())
+    assert told[0] == told[1] != told[2]
+
+
 def test_nothing_measured_means_split_and_says_what_to_run():
     ranking = TABLE.ranking("mhc_post", 1, 4096, 2)
     assert ranking.paths == () and "fusionscope tune" in ranking.source and "some GPU" in ranking.source

@@ -32,6 +32,7 @@ def test_two_gpus_that_reach_each_other_may():
         ([replace(A, device="cpu"), B], "rank 0 is on cpu"),
         ([A, replace(B, gpu="GPU-a")], "Ranks 0 and 1 are on one GPU"),
         ([A, replace(B, host="other")], "rank 1 on other"),
+        ([A, replace(B, capacity=1)], "rank 1 for 1"),
         ([A, replace(B, reachable=())], "The GPU of rank 1 cannot reach the memory of rank 0's"),
         ([replace(A, reachable=()), B], "The GPU of rank 0 cannot reach the memory of rank 1's"),
     ],
