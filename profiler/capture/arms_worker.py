@@ -58,7 +58,8 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
             scaled=base.spec.is_scaled,
             truncated=base.spec.is_truncated,
         )
-        timers, captured = {measure.BASE: base.timed}, [base]
+        timers: dict[str, Callable[[], int]] = {measure.BASE: base.timed}
+        captured = [base]
         if plan.knockouts:
             timers |= knocked_out(plan, base, head)
         else:

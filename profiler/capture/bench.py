@@ -91,7 +91,7 @@ def bench_tokens(chain: Any, paths: Sequence[str], on: Machine, blocks: int = 12
         if not why:
             steps[path] = step
     built = {path: on.capture(lambda marks, s=step: chain.forward(s, marks)) for path, step in steps.items()}  # type: ignore[misc]
-    timers = {path: (lambda g=graph: on.timed(g)) for path, (graph, _) in built.items()}  # type: ignore[misc]
+    timers = {path: (lambda g=graph: on.timed(g)) for path, (graph, _) in built.items()}
     taken = measure.in_blocks(timers, blocks, 4)
     chains = {path: float(np.median([ns for _, arm, ns in taken if arm == path])) for path in built}
     for path, step in steps.items():

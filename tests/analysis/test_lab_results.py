@@ -1,0 +1,45 @@
+"""The committed accuracy figures are those of the committed cases."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.fixture
+def summary(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    made: str = importlib.import_module("lab_report").stored_summary(RESULTS)
+    return made
+
+
+def test_the_summary_is_made_from_the_cases(summary: str) -> None:
+    assert summary == (RESULTS / "h200_lab_summary.md").read_text(encoding="utf-8")
+
+
+def test_the_page_on_accuracy_says_what_the_summary_says(summary: str) -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    held_out = summary.split("## Tuning cases")[0]
+    for line in (line for line in held_out.splitlines() if line.startswith("| ") and " of " in line):
+        name, cases, mean, p95, held = (cell.strip(" *") for cell in line.split("|")[1:6])
+        if not cases.isdigit():
+            continue
+        row = next(row for row in page.splitlines() if row.startswith(f"| {name} | {cases} |"))
+        assert f"**{float(mean):.2f}**" in row and p95 in row
+        assert held.split(",")[0] in row and re.findall(r"\d+%", held)[0].removesuffix("%") in row
+
+
+def test_held_out_cases_were_used_for_nothing_else() -> None:
+    rows = [json.loads(line) for line in (RESULTS / "h200_lab.jsonl").read_text(encoding="utf-8").splitlines()]
+    sets = {kind: {row["case"] for row in rows if row["held_out"] is kind} for kind in (True, False)}
+    assert len(sets[True]) == 70 and len(sets[False]) == 29 and not sets[True] & sets[False]
+    batches = {kind: {row["facts"]["batch"] for row in rows if row["held_out"] is kind} for kind in (True, False)}
+    assert not batches[True] & batches[False]
