@@ -66,7 +66,9 @@ def test_norms_of_one_rank(path, quant, dtype):
             assert torch.equal(bits(got[1]), bits(want[1]))
             mine, other = (y if quant is None else dequantise(y) for y in (got[0], want[0]))
             error = (mine.double() - other.double()).norm() / other.double().norm()
-            assert error < (3e-3 if quant is None else 1e-2), (tokens, hidden, float(error))
+            # FlashInfer quantises before it rounds to storage, and takes Gemma's weight with 1 added in storage.
+            limit = 3e-3 if quant is None else 3e-2 if path == "flashinfer" else 1e-2
+            assert error < limit, (tokens, hidden, float(error))
     assert fused or path == "flashinfer", "the path was never taken"
 
 
