@@ -23,7 +23,7 @@ def ab(
         typer.Argument(metavar="-- A… -- B…", help="Two commands; each prints its times, one number a line."),
     ] = None,
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="A built-in model, in place of commands.")] = "",
-    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Tensor-parallel ranks.")] = 1,
+    tp: Annotated[int, typer.Option("--tp", metavar="N", help="Tensor-parallel ranks.")] = 4,
     base: Annotated[str, typer.Option("--base", metavar="PATHS", help="Paths of the base: split, or as --paths.")] = "",
     candidate: Annotated[
         str, typer.Option("--candidate", metavar="BOUNDARY=PATH,…", help="Paths of the candidate.")
@@ -105,6 +105,8 @@ def _commands(words: list[str], blocks: int, unit: str, store: Store, name: str)
 
 def payload(made: Run, found: Comparison) -> dict[str, Any]:
     """The JSON of `ab`."""
+    from fusionscope.profiler.capture.arms import DID_NOT_FIRE
+
     info = made.info
     return {
         "run": info.id,
@@ -112,6 +114,7 @@ def payload(made: Run, found: Comparison) -> dict[str, Any]:
         "labels": info.labels,
         "settings": info.settings,
         "clocks": {k: v for k, v in info.machine.items() if k.endswith("_measured")},
+        "fired": DID_NOT_FIRE not in info.warnings,
         "warnings": info.warnings,
         **found.document(),
     }
@@ -124,6 +127,7 @@ def render(made: Run, found: Comparison) -> RenderableType:
 
     from fusionscope.analysis.verdict import us
     from fusionscope.cli import output
+    from fusionscope.profiler.capture.arms import DID_NOT_FIRE
 
     info, saving = made.info, found.saving
     low, high = saving.interval_ns
@@ -148,6 +152,6 @@ def render(made: Run, found: Comparison) -> RenderableType:
     return Group(
         Text(f"Run {info.id} in {made.path}"),
         output.pairs(", ".join(info.labels) or "Two commands", rows),
-        Text(found.verdict.sentence),
+        *([] if DID_NOT_FIRE in info.warnings else [Text(found.verdict.sentence)]),
         *(Text(f"Warning: {text}") for text in info.warnings),
     )

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from fusionscope.profiler import runinfo
 from fusionscope.profiler.capture import arms, clocks, launch
-from fusionscope.profiler.capture.arms import DISABLED_NS, EARLY, KNOCKOUT, NODES, SETTING, ArmsPlan, Head
+from fusionscope.profiler.capture.arms import (
+    DID_NOT_FIRE,
+    DISABLED_NS,
+    EARLY,
+    KNOCKOUT,
+    NODES,
+    SAME_KERNELS,
+    SETTING,
+    ArmsPlan,
+    Head,
+)
 from fusionscope.profiler.capture.plan import CaptureError
 from fusionscope.profiler.capture.session import environment, log_file, terminable
 from fusionscope.profiler.progress import Progress, quiet
@@ -73,6 +83,8 @@ def _info(plan: ArmsPlan, heads: list[Head], name: str, command: Sequence[str], 
     nodes = {arm.replace(" ", "_"): str(count) for arm, count in first.nodes.items()}
     if first.declines:
         warnings = [*warnings, f"The candidate stepped back at {len(first.declines)} sites, first {first.declines[0]}."]
+    if first.facts.get(SAME_KERNELS):
+        warnings = [*warnings, DID_NOT_FIRE]
     return RunInfo(
         name=name,
         command=list(command),

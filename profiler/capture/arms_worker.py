@@ -84,6 +84,8 @@ def two_arms(plan: ArmsPlan, base: Any, head: Head) -> list[Any]:
     head.nodes |= {measure.CANDIDATE: candidate.nodes(), measure.AGAIN: again.nodes()}
     if candidate_again.nodes() != candidate.nodes():
         raise FusionScopeError("Two captures of the candidate differ in size: close what else uses this GPU.")
+    names = [measure.names(arm.captured.graph) for arm in (base, candidate)]
+    head.facts[arms.SAME_KERNELS] = float(names[0] == names[1])
     head.declines = [
         f"{s.boundary}{':' + s.subtype if s.subtype else ''} layer {s.layer}: {s.declined}"
         for s in candidate.sites()

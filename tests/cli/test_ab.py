@@ -19,7 +19,7 @@ def test_two_commands_get_a_measured_verdict_and_a_run(fusionscope: Any) -> None
     found = answer.json
     assert (found["base_ns"], found["candidate_ns"], found["saving"]["ns"]) == (100_000, 90_000, 10_000)
     assert found["verdict"]["class"] == "worth_merging" and found["verdict"]["kind"] == "measured"
-    assert found["saving"]["blocks"] == 4 and found["settings"]["ab"] == "commands"
+    assert found["saving"]["blocks"] == 4 and found["settings"]["ab"] == "commands" and found["fired"]
     again = fusionscope("ab", "--run", "mine", "--json")
     assert again.json == found
     assert "mine" in fusionscope("runs").out

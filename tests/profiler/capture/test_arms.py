@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fusionscope.analysis import ab
 from fusionscope.profiler.capture import arms, arms_session, arms_worker, clocks, commands
 from fusionscope.profiler.capture.arms import ArmsPlan, Block, Head
 from fusionscope.profiler.capture.clocks import Reading
+from fusionscope.profiler.capture.messages import SiteNote
 from fusionscope.profiler.capture.plan import CaptureError, CapturePlan
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.store import Store
@@ -81,6 +83,58 @@ def test_ctrl_c_keeps_the_blocks_that_were_finished(tmp_path: Path, monkeypatch:
     assert loaded.info.settings["nodes_candidate"] == "15" and loaded.info.settings["nodes_base"] == "20"
     assert {"built-in model", "emulated ranks"} <= set(loaded.info.labels)
     assert ab.compare(loaded.trace.timings).saving.blocks == 8
+
+
+@pytest.mark.parametrize("fired", [True, False])
+def test_arms_of_the_same_kernels_did_not_fire(fired: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def phase(command: Sequence[str], out: Path, *rest: object) -> None:
+        path = arms.lines_path(out, 0, 0)
+        head = Head(process=7, nodes=NODES, facts={arms.SAME_KERNELS: float(not fired)})
+        arms.append(path, head)
+        timers = dict.fromkeys(("base", "candidate", "base again"), lambda: 100_000)
+        arms_worker.measured(PLAN, 0, timers, Reading, path)
+
+    monkeypatch.setattr(arms_session.launch, "run_phase", phase)
+    run = arms_session.run_arms(PLAN, 1, Store(tmp_path / "store"))
+    assert (arms.DID_NOT_FIRE in run.info.warnings) is not fired
+
+
+@dataclass
+class FakeArm:
+    """A captured forward of which only the graph's kernels matter."""
+
+    kernels: list[str]
+    declined: str = ""
+
+    @property
+    def captured(self) -> FakeArm:
+        return self
+
+    @property
+    def graph(self) -> list[str]:
+        return self.kernels
+
+    def nodes(self) -> int:
+        return len(self.kernels)
+
+    def sites(self) -> list[SiteNote]:
+        return [SiteNote(boundary="mhc_post", subtype="ffn_exit", layer=3, path="split", declined=self.declined)]
+
+    def again(self, paths: dict[str, str]) -> FakeArm:
+        if not paths:
+            return self
+        return FakeArm(["gemm", "fused"], "") if paths["mhc_post"] == "triton" else FakeArm(self.kernels, "x: no")
+
+
+@pytest.mark.parametrize(("path", "same", "declines"), [("triton", 0.0, 0), ("x", 1.0, 1)])
+def test_the_head_says_what_the_candidate_launches(
+    path: str, same: float, declines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arms_worker.measure, "names", lambda graph: graph)
+    base, head = FakeArm(["gemm", "ar", "post"]), Head(process=1, nodes={"base": 3})
+    made = arms_worker.two_arms(ArmsPlan(base=BASE, candidate={"mhc_post": path}), base, head)
+    assert len(made) == 3 and head.facts[arms.SAME_KERNELS] == same and len(head.declines) == declines
+    assert head.nodes["base again"] == 3 and head.nodes["candidate"] == (2 if path == "triton" else 3)
 
 
 def test_graphs_that_differ_between_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
