@@ -16,6 +16,8 @@ from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.errors import BadTuningTable
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import PartialSum
+from fusionscope.fusion_runtime.paths.registry import forget_path, register_path
+from fusionscope.fusion_runtime.paths.split import SplitPath
 from fusionscope.fusion_runtime.tuning import Row, Table
 
 
@@ -159,14 +161,25 @@ def taken(paths="ar_norm=auto"):
     return site.path, site.declined
 
 
-def test_auto_takes_what_was_fastest(measured):
-    measured(row(4, hidden=64, tp=1, split=9.0, inductor=3.0))
+class Mine(SplitPath):
+    name = "mine"
+
+
+@pytest.fixture
+def mine():
+    register_path("mine", Mine)
+    yield
+    forget_path("mine")
+
+
+def test_auto_takes_what_was_fastest(measured, mine):
+    measured(row(4, hidden=64, tp=1, split=9.0, flashinfer=2.0, mine=3.0))
     path, declined = taken()
-    assert path == "inductor" or "no_compiler" in declined
+    assert path == "mine" and declined.startswith("flashinfer: ")
 
 
-def test_auto_never_takes_what_lost_and_falls_back_in_order(measured):
-    measured(row(4, hidden=64, tp=1, split=9.0, inductor=10.0))
+def test_auto_never_takes_what_lost_and_falls_back_in_order(measured, mine):
+    measured(row(4, hidden=64, tp=1, split=9.0, mine=10.0))
     assert taken() == ("split", "")
     measured(row(4, hidden=64, tp=1, split=9.0, flashinfer=3.0, aiter=2.0))
     path, declined = taken()
