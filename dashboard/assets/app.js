@@ -115,6 +115,22 @@
     return React.createElement("span", { className: "fs-badge fs-status fs-status-" + name }, props.value);
   };
 
+  /* On a page without figures the browser has time to read plotly, which the next page will need: a third of a second.
+   * A promise in the place of plotly is what Dash's own loader waits for. */
+  function readPlotly() {
+    if (window.Plotly || !window._dashPlotlyJSURL) return;
+    const script = document.createElement("script");
+    script.src = window._dashPlotlyJSURL;
+    script.async = true;
+    window.Plotly = new Promise((resolve, reject) => {
+      script.onload = () => resolve(window.Plotly);
+      script.onerror = reject;
+    });
+    document.head.appendChild(script);
+  }
+
+  window.addEventListener("load", () => setTimeout(readPlotly, 2500));
+
   function say(button, text) {
     const before = button.textContent;
     button.textContent = text;

@@ -23,9 +23,8 @@ ELSEWHERE = "outside boundaries"
 def timeline(shown: Timeline, site: Site | None = None) -> go.Figure:
     """One execution; with a site the view is zoomed to it."""
     lanes = list(dict.fromkeys(shown.lanes))
-    made = _empty(len(lanes), "time since the first launch of this replay (us)")
+    made = _empty(lanes, "time since the first launch of this replay (us)")
     _add(made, shown, "", 0.0, set())
-    made.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
     if site is not None:
         made.update_layout(annotations=names_in(shown, site), xaxis_range=window(shown, site))
     return made
@@ -39,11 +38,10 @@ def aligned(base: Timeline, candidate: Timeline, sites: tuple[Site, Site] | None
         x_title = f"time since the base's first launch (us); the candidate is moved by {shift:+,.1f} us"
     sides = (("base", base, 0.0), ("candidate", candidate, shift))
     lanes = [f"{name}, {lane}" for name, side, _ in sides for lane in dict.fromkeys(side.lanes)]
-    made = _empty(len(lanes), x_title)
+    made = _empty(lanes, x_title)
     seen: set[str] = set()
     for name, side, moved in sides:
         _add(made, side, f"{name}, ", moved, seen)
-    made.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
     if sites is not None:
         seen_part = window(base, sites[0])
         notes = [note for k, (name, side, moved) in enumerate(sides)
@@ -86,16 +84,20 @@ def site_name(site: Site) -> str:
     return f"{site.boundary} {site.site}" + (f" ({more})" if more else "")
 
 
-def _empty(lanes: int, x_title: str) -> go.Figure:
-    return figure(
-        130 + 56 * lanes,
+def _empty(lanes: list[str], x_title: str) -> go.Figure:
+    made = figure(
+        130 + 56 * len(lanes),
         barmode="overlay",
         bargap=0.25,
         hovermode="closest",
         dragmode="zoom",
-        xaxis={"title": x_title, "gridcolor": "#e4e7ec", "automargin": True, "zeroline": False},
-        yaxis={"automargin": True, "fixedrange": True, "showgrid": False, "ticks": ""},
+        # Margins that plotly finds out by itself cost it a second drawing of every bar.
+        margin={"l": 24 + _LETTER_PX * max(map(len, lanes)), "r": 16, "t": 44, "b": 52, "autoexpand": False},
+        xaxis={"title": x_title, "automargin": False, "zeroline": False},
+        yaxis={"automargin": False, "fixedrange": True, "showgrid": False, "ticks": ""},
     )
+    made.update_yaxes(categoryorder="array", categoryarray=lanes[::-1])
+    return made
 
 
 def _add(made: go.Figure, shown: Timeline, prefix: str, moved: float, seen: set[str]) -> None:
@@ -110,6 +112,7 @@ def _add(made: go.Figure, shown: Timeline, prefix: str, moved: float, seen: set[
         title = kind or ELSEWHERE
         made.add_bar(
             orientation="h",
+            textposition="none",
             name=plain(title),
             legendgroup=title,
             showlegend=title not in seen,
