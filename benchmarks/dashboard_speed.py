@@ -199,8 +199,8 @@ def main() -> None:
         # On a machine that others use too, `chrt -r 1 python …` gives the measurement the processors first.
         "scheduling": {os.SCHED_OTHER: "normal", os.SCHED_RR: "real time"}.get(os.sched_getscheduler(0), "other"),
         "method": "each number is of a server process of its own that has not seen these runs; cold: a link opened "
-        "with an empty browser cache, until the last plot and row; again: that link once more; clicked: from the page of "
-        f"all runs, {SETTLE_S:g} s after it came, to the last plot and row; server: the callback alone.",
+        "with an empty browser cache, until the last plot and row; again: that link once more; clicked: from the page "
+        f"of all runs, {SETTLE_S:g} s after it came, to the last plot and row; server: the callback alone.",
     }
     text = json.dumps(found, indent=2) + "\n"
     if asked.out:
