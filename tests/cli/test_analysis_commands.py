@@ -195,7 +195,10 @@ def test_estimate_as_json(run: Any) -> None:
     assert low < document["schedule"]["saving_ns"] < high
     assert 0 < document["noise"]["mde_ns"] < 100
     assert (document["ceiling_source"], document["verdict"]["kind"]) == ("schedule", "predicted")
-    assert (document["verdict"]["class"], document["verdict"]["above_noise"]) == ("worth_merging", True)
+    # What a fusion does to its neighbours is allowed for with 2 us at two sites, which is as much as this one saves.
+    assert (document["verdict"]["class"], document["verdict"]["above_noise"]) == ("inconclusive", True)
+    faster = run("estimate", "split", "--boundary", "ar_norm", "--fused-us", 2, "--fused-from", "candidate", "--json")
+    assert faster.json["verdict"]["class"] == "worth_merging"
 
 
 def test_without_untraced_times_an_estimate_is_inconclusive(run: Any) -> None:
@@ -368,7 +371,7 @@ def test_the_samples_estimate_as_measured(fusionscope: Any, samples: Path) -> No
     document = fusionscope("estimate", "split", *H200).json
     low, high = document["schedule"]["interval_ns"]
     assert document["schedule"]["saving_ns"] == pytest.approx(30_100, rel=0.1)
-    assert low <= 30_100 <= high and high - low <= 20_000
+    assert low <= 30_100 <= high and high - low <= 23_000
     assert (document["verdict"]["class"], document["schedule"]["basis"]) == ("worth_merging", "untraced")
     isolated = fusionscope(
         "estimate", "split", "--boundary", "ar_norm", "--fused-us", 2.81, "--fused-from", "isolated", "--json"
