@@ -12,7 +12,7 @@ from typing import Any
 import fused_mhc_post
 import pandas as pd
 import pytest
-from literal_traces import AR, FUSED_RUN, GEMM, SPLIT, kernels, timings
+from literal_traces import AR, FUSED, FUSED_RUN, GEMM, SPLIT, kernels, timings
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import Comparison, compare
@@ -203,7 +203,9 @@ def test_no_difference_and_a_loss_are_said_in_the_title(made: Made) -> None:
 
 
 def test_a_prediction_is_said_to_be_one(made: Made) -> None:
-    text = markdown(compare(made([SPLIT] * 3, timings(SLOW)), made([FUSED_RUN] * 3)))
+    # A site of 2 us: what 4 us save is less than what the prediction may be off by.
+    quick = [(name, start, min(duration, 2_000) if name == FUSED else duration) for name, start, duration in FUSED_RUN]
+    text = markdown(compare(made([SPLIT] * 3, timings(SLOW)), made([quick] * 3)))
     assert "predicted, measurable" in text.splitlines()[0]
     assert "**Predicted, not measured:** saving" in text and "**Verdict, predicted: " in text
     traced = markdown(compare(made([SPLIT] * 3), made([FUSED_RUN] * 3)))
