@@ -100,8 +100,8 @@ class DecodeContext:
         told = "|".join([str(self.paths), *(get_path(name).settings() for name in names)])
         if not self.group.same(zlib.crc32(told.encode())):
             raise RanksDisagree(
-                f"rank {self.group.rank} was given the paths {str(self.paths) or 'split'!r} and another rank others, or "
-                f"another table for one of them: give every rank the same --paths, {ENVIRONMENT} and tables."
+                f"rank {self.group.rank} was given the paths {str(self.paths) or 'split'!r} and another rank others, "
+                f"or another table for one of them: give every rank the same --paths, {ENVIRONMENT} and tables."
             )
         mine = {name: get_path(name).unavailable(self.group, self.device) for name in names}
         everywhere = self.group.agree([mine[name] is None for name in names])
