@@ -1,4 +1,4 @@
-"""Large traces made by rule, for the readers' benchmark: a torch.profiler JSON, an Nsight SQLite, a rocprofv3 CSV.
+"""Large traces made by rule, for the readers' benchmark: torch.profiler JSON, Nsight SQLite, rocprofv3 CSV and JSON.
 
 The mix is that of a served decode: graph replays of 500 launches, each with the host's call, operators and Python
 frames around it, and the flow events that Kineto writes for every launch.
@@ -135,3 +135,39 @@ def rocprofv3(path: Path, kernels: int) -> None:
                 f'"KERNEL_DISPATCH","Agent 4",1,0,1741,{n + 1},{node % 23},"{NAMES[node % len(NAMES)]}",'
                 f"{1 + n // LAUNCHES},{start},{start + 2_000 + n % 900},0,0,32,4,48,256,1,1,65536,1,1\n"
             )
+
+
+def rocprofv3_json(path: Path, kernels: int) -> None:
+    """A rocprofv3 results.json of one process with `kernels` dispatches, a graph's launch for every 500 of them and
+    another HIP call beside each."""
+    symbols = ",".join(
+        f'{{"kernel_id":{n},"kernel_name":"{name}.kd","formatted_kernel_name":"{name}"}}'
+        for n, name in enumerate(NAMES)
+    )
+    head = (
+        '{"rocprofiler-sdk-tool":[{"metadata":{"pid":908,"node":{"hostname":"h"}},"agents":[{"id":{"handle":37946},'
+        '"type":2,"name":"gfx942","product_name":"AMD Instinct MI300X","logical_node_id":4}],"strings":'
+        '{"buffer_records":[{"kind":"HIP_RUNTIME_API","operations":["hipGraphLaunch","hipGetDevice"]},'
+        '{"kind":"KERNEL_DISPATCH","operations":["NONE","COMPLETE"]}]},"kernel_symbols":[' + symbols + "],"
+    )
+    with open(path, "w") as file:
+        file.write(head + '"buffer_records":{"kernel_dispatch":[')
+        for n in range(kernels):
+            node, start = n % LAUNCHES, 10**12 + n * 3_000
+            end, comma = start + 2_000 + n % 900, "," if n else ""
+            file.write(
+                f'{comma}{{"size":184,"kind":1,"operation":1,"thread_id":908,"correlation_id":{{"internal":'
+                f'{1 + n // LAUNCHES},"external":0}},"start_timestamp":{start},"end_timestamp":{end},'
+                '"dispatch_info":{"size":72,"agent_id":{"handle":37946},"queue_id":{"handle":16},"kernel_id":'
+                f'{node % len(NAMES)},"dispatch_id":{n + 1},"private_segment_size":0,"group_segment_size":0,'
+                '"workgroup_size":{"x":512,"y":1,"z":1},"grid_size":{"x":512,"y":1,"z":1}},"stream_id":{"handle":0}}'
+            )
+        file.write('],"hip_api":[')
+        for n in range(kernels):
+            launch, at = n % LAUNCHES == 0, 10**12 + n * 3_000 - 5_000
+            correlation, comma = 1 + n // LAUNCHES if launch else kernels + n, "," if n else ""
+            file.write(
+                f'{comma}{{"size":56,"kind":0,"operation":{0 if launch else 1},"thread_id":908,"correlation_id":'
+                f'{{"internal":{correlation},"external":0}},"start_timestamp":{at},"end_timestamp":{at + 900}}}'
+            )
+        file.write("]}}]}\n")

@@ -111,7 +111,9 @@ def _rows(name: str, make: Callable[[Path, int], None]) -> Callable[[Path, argpa
         make(path, args.rows)
         ours = measured(OURS, str(path))
         above = ours["peak_read_bytes"] - ours["start_bytes"] - ours["table_bytes"]
-        return {"file_mb": path.stat().st_size / 1e6, "rows": args.rows, "ours": ours, "mb_above_tables": above / 1e6}
+        size = path.stat().st_size / 1e6
+        return {"file_mb": size, "rows": args.rows, "ours": ours, "read_mb_per_s": size / ours["read_s"],
+                "mb_above_tables": above / 1e6}  # fmt: skip
 
     return run
 
@@ -139,6 +141,7 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, object]]] = {
     "kineto": kineto,
     "nsys": _rows("trace.sqlite", reader_fixtures.nsys),
     "rocprofv3": _rows("trace.csv", reader_fixtures.rocprofv3),
+    "rocprofv3_json": _rows("x_results.json", reader_fixtures.rocprofv3_json),
     "ranks": ranks,
     "stored": stored,
 }

@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import pandas as pd
 import platformdirs
 import pyarrow as pa
+from pyarrow import parquet
 
 from fusionscope.profiler import packed, runinfo
 from fusionscope.profiler.errors import FusionScopeError
@@ -289,7 +289,8 @@ def _read(folder: Path) -> Trace:
     for name, schema in TABLES.items():
         path = folder / f"{name}.parquet"
         try:
-            data = pd.read_parquet(path)
+            # What pandas notes about columns in the file is not needed, and need not be true.
+            data = parquet.read_table(path, partitioning=None).to_pandas(ignore_metadata=True)
             # A newer tool may have added columns; this one reads those that it knows.
             # An empty table is made anew, since empty dictionaries come back from Parquet with another type.
             known = data[[column for column in schema if column in data]]

@@ -18,6 +18,8 @@ _T = TypeVar("_T")
 _CHUNK = 1 << 20
 #: So much of a list is offered to the decoder at once.
 _BLOCK = 4 << 20
+#: And no less: a smaller block that does not decode is taken value by value.
+_SMALL = 64 << 10
 #: No event of a profiler is this long: a longer value means that the document is broken.
 _LONGEST = 64 << 20
 _DEPTH = 24
@@ -100,9 +102,14 @@ class JsonStream:
         if self.peek() == b"]":
             self._at += 1
             return
+        size = _BLOCK
         while True:
-            block = self._block()
+            block = self._block(size)
             found = many(block) if block else None
+            if found is None and len(block) > _SMALL:
+                # The list may end in the block, or one value of it need repair: what stands before that is well.
+                size = len(block) // 8
+                continue
             if found is not None:
                 self._at += len(block)
                 yield found
@@ -111,6 +118,7 @@ class JsonStream:
                 yield [one(self.value(), self)]
                 while self._dropped + self._at < until and self._comma():
                     yield [one(self.value(), self)]
+            size = min(2 * size, _BLOCK)
             if not self._comma():
                 self.take(b"]")
                 return
@@ -122,12 +130,12 @@ class JsonStream:
         self._at += 1
         return self.peek() != b"]"
 
-    def _block(self) -> bytes:
-        """What is at hand up to the last `}` before `, {"`; it is not taken yet. b"" where there is no such place."""
+    def _block(self, size: int) -> bytes:
+        """About `size` bytes, up to the last `}` before `, {"`; not taken yet. b"" where there is no such place."""
         self.peek()
-        while len(self._buffer) - self._at < _BLOCK and self._more():
+        while len(self._buffer) - self._at < size and self._more():
             pass
-        end = len(self._buffer)
+        end = min(len(self._buffer), self._at + size)
         # Few tries: in a trace of a profiler, that place is one event away from the end.
         for _ in range(16):
             opening = self._buffer.rfind(b"{", self._at, end)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from fusionscope.profiler.readers import packed
@@ -17,25 +18,27 @@ from fusionscope.profiler.readers.rows import Numbers
 from fusionscope.profiler.trace import Trace
 
 _HEAD = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"')
-_NONE = (1 << 63) - 1
+#: 146 years: no time is longer.
+_TOO_LONG = 1 << 62
 
 
-class _Handle(msgspec.Struct, frozen=True):
+# gc=False: these hold no cycles, and a garbage collector that walks them takes as long as reading them.
+class _Handle(msgspec.Struct, frozen=True, gc=False):
     handle: int = -1
 
 
-class _Correlation(msgspec.Struct, frozen=True):
+class _Correlation(msgspec.Struct, frozen=True, gc=False):
     internal: int = -1
 
 
-class _Dispatch(msgspec.Struct):
+class _Dispatch(msgspec.Struct, gc=False):
     kernel_id: int = 0
     dispatch_id: int = -1
     agent_id: _Handle = _Handle()
     queue_id: _Handle = _Handle()
 
 
-class _Record(msgspec.Struct):
+class _Record(msgspec.Struct, gc=False):
     """One record of any kind; only what every table needs."""
 
     start_timestamp: int
@@ -52,8 +55,9 @@ class _Record(msgspec.Struct):
     graph_node_id: int = -1
 
 
+_NO_HANDLE, _NO_DISPATCH = _Handle(), _Dispatch()
 _decoder = msgspec.json.Decoder(_Record)
-_list_decoder = msgspec.json.Decoder(list[_Record | None])
+_list_decoder = msgspec.json.Decoder(list[_Record])
 _READ = ("kernel_dispatch", "memory_copy", "hip_api", "rccl_api", "marker_api")
 
 
@@ -165,36 +169,18 @@ class _Process:
             for _ in stream.batches(_skip, lambda raw, _: raw):
                 pass
             return
-        for record in _decoded(kind, stream):
+        for records in stream.batches(_decode_many, lambda raw, stream: _decode_one(raw, stream, kind)):
+            times = ([r.start_timestamp for r in records], [r.end_timestamp for r in records])
+            if records and not all(min(column) > -_TOO_LONG and max(column) < _TOO_LONG for column in times):
+                raise stream.broken(f"has a time that is none in {kind}")
+            ends = (*times, [r.correlation_id.internal for r in records])
             if kind == "kernel_dispatch":
-                self._dispatch(record)
+                self._dispatches.extend(*_dispatched(records), *ends, *_nodes(records))
             elif kind == "memory_copy":
-                self._copy(record)
-            elif kind in ("hip_api", "rccl_api"):
-                self._calls.add(*_host(record))
-            elif kind == "marker_api":
-                self._markers.add(*_host(record))
-
-    def _dispatch(self, record: _Record) -> None:
-        info = record.dispatch_info or _Dispatch()
-        stream = record.stream_id.handle if record.stream_id else info.queue_id.handle
-        graph = record.graph_exec_id if record.graph_exec_id > 0 else -1
-        self._dispatches.add(
-            info.agent_id.handle,
-            stream,
-            info.kernel_id,
-            record.start_timestamp,
-            record.end_timestamp,
-            record.correlation_id.internal,
-            graph,
-            record.graph_node_id if graph > 0 else -1,
-        )
-
-    def _copy(self, record: _Record) -> None:
-        to, source = (h.handle if h else -1 for h in (record.dst_agent_id, record.src_agent_id))
-        stream = record.stream_id.handle if record.stream_id else -1
-        ends = (record.start_timestamp, record.end_timestamp, record.correlation_id.internal)
-        self._copies.add(to, source, stream, record.kind, record.operation, *ends)
+                self._copies.extend(*_copied(records), *_called(records), *ends)
+            else:
+                rows = self._markers if kind == "marker_api" else self._calls
+                rows.extend([r.thread_id for r in records], *_called(records), *ends)
 
     def resolve(self) -> None:
         """Names and devices, which may stand behind the records."""
@@ -214,9 +200,13 @@ class _Process:
             if type(n := agent.get("logical_node_id")) is int and 0 <= n < 2**31
         }
         self.used = set(self.device["device"].unique())
-        self.device["device"] = self.device["device"].map(lambda handle: numbers.get(handle, handle)).astype("int64")
-        calls = self._calls.frame().assign(process=self.pid)
-        self.calls = calls.assign(name=self._operations(calls))[list(CALLS)]
+        told = {handle: numbers.get(handle, handle) for handle in self.used}
+        self.device["device"] = self.device["device"].map(told).astype("int64")
+        calls = self._calls.frame()
+        named = self._operations(calls)
+        # Most calls launch nothing, and every call costs.
+        launch = named.isin([name for name in named.unique() if "Launch" in name])
+        self.calls = calls[launch].assign(process=self.pid, name=named[launch])[list(CALLS)]
         marks = self._markers.frame().assign(process=self.pid)
         said = marks["correlation"].map(self._messages)
         self.ranges = marks.assign(name=said.where(said.notna(), self._operations(marks)))[list(RANGES)]
@@ -231,8 +221,9 @@ class _Process:
         return named.assign(readable=named["name"]).drop(columns=["to", "from", "operation"])
 
     def _operations(self, rows: pd.DataFrame) -> pd.Series:
-        pairs = zip(rows["kind"], rows["operation"], strict=True)
-        return pd.Series([self._operation(int(k), int(o)) for k, o in pairs], index=rows.index, dtype="object")
+        pairs, codes = np.unique(rows[["kind", "operation"]].to_numpy(), axis=0, return_inverse=True)
+        names = [self._operation(kind, operation) for kind, operation in pairs.tolist()]
+        return pd.Series(np.array([*names, ""], dtype="object")[codes.reshape(-1)], index=rows.index)
 
     def _operation(self, kind: int, operation: int) -> str:
         """`kind` and `operation` count from 0 in lists that change with every version."""
@@ -247,20 +238,6 @@ def _values(stream: JsonStream) -> Iterator[Any]:
         yield from values
 
 
-def _decoded(kind: str, stream: JsonStream) -> Iterator[_Record]:
-    def one(raw: bytes, stream: JsonStream) -> _Record | None:
-        try:
-            return _decoder.decode(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise stream.broken(f"has a broken record in {kind} ({error})") from error
-
-    for records in stream.batches(_decode_many, one):
-        for record in records:
-            if record is None or max(abs(record.start_timestamp), abs(record.end_timestamp)) > _NONE // 2:
-                raise stream.broken(f"has a time that is none in {kind}")
-            yield record
-
-
 def _skip(block: bytes) -> list[bytes] | None:
     """Other lists have other fields, and may be long: they need only be lists of objects."""
     try:
@@ -270,16 +247,42 @@ def _skip(block: bytes) -> list[bytes] | None:
     return []
 
 
-def _decode_many(block: bytes) -> list[_Record | None] | None:
+def _decode_many(block: bytes) -> list[_Record] | None:
     try:
         return _list_decoder.decode(b"[" + block + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def _host(record: _Record) -> tuple[int, ...]:
-    times = (record.start_timestamp, record.end_timestamp)
-    return (record.thread_id, record.kind, record.operation, *times, record.correlation_id.internal)
+def _decode_one(raw: bytes, stream: JsonStream, kind: str) -> _Record:
+    try:
+        return _decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise stream.broken(f"has a broken record in {kind} ({error})") from error
+
+
+def _dispatched(records: Sequence[_Record]) -> tuple[list[int], ...]:
+    """Device, stream and kernel of each."""
+    infos = [r.dispatch_info or _NO_DISPATCH for r in records]
+    streams = [(r.stream_id or i.queue_id).handle for r, i in zip(records, infos, strict=True)]
+    return [i.agent_id.handle for i in infos], streams, [i.kernel_id for i in infos]
+
+
+def _nodes(records: Sequence[_Record]) -> tuple[list[int], list[int]]:
+    """Graph and node of each, -1 outside a graph."""
+    graphs = [r.graph_exec_id if r.graph_exec_id > 0 else -1 for r in records]
+    return graphs, [r.graph_node_id if g > 0 else -1 for r, g in zip(records, graphs, strict=True)]
+
+
+def _copied(records: Sequence[_Record]) -> tuple[list[int], ...]:
+    """Where each goes to and comes from, and its stream."""
+    ends = ([r.dst_agent_id for r in records], [r.src_agent_id for r in records], [r.stream_id for r in records])
+    return tuple([(handle or _NO_HANDLE).handle for handle in column] for column in ends)
+
+
+def _called(records: Sequence[_Record]) -> tuple[list[int], list[int]]:
+    """Kind and operation of each."""
+    return [r.kind for r in records], [r.operation for r in records]
 
 
 def _handle(agent: dict[str, Any]) -> int:

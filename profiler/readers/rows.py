@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,14 @@ class Numbers:
         for column, value in zip(self._columns.values(), values, strict=True):
             # Handles of queues and agents can be addresses, which are unsigned.
             column.append(value if -_MOST <= value <= _MOST else value & _MOST)
+
+    def extend(self, *columns: Sequence[int]) -> None:
+        """Many rows at once, a column each."""
+        for column, values in zip(self._columns.values(), columns, strict=True):
+            try:
+                column.frombytes(np.array(values, dtype=np.int64).tobytes())
+            except OverflowError:
+                column.extend(value if -_MOST <= value <= _MOST else value & _MOST for value in values)
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))

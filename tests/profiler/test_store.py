@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from fusionscope.profiler import runinfo, store
 from fusionscope.profiler.errors import FusionScopeError
@@ -237,3 +238,11 @@ def test_the_store_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert Store().root == tmp_path
     monkeypatch.delenv("FUSIONSCOPE_STORE")
     assert Path(store.default_place()).parts[-2:] == ("fusionscope", "runs")
+
+
+def test_what_pandas_noted_in_a_table_need_not_be_true(runs: Store) -> None:
+    saved = runs.save(RunInfo(name="n"), small_trace())
+    path = saved.path / "kernels.parquet"
+    whole = parquet.read_table(path)
+    parquet.write_table(whole.replace_schema_metadata({b"pandas": b'{"columns": [{}], "index_columns": ["x"]}'}), path)
+    pd.testing.assert_frame_equal(runs.load("n").trace.kernels, saved.trace.kernels)

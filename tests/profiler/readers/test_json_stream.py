@@ -96,6 +96,22 @@ def test_a_list_is_decoded_many_at_a_time_and_what_is_broken_alone() -> None:
     assert 1 < len(singly) < 100
 
 
+def test_only_what_stands_close_to_the_end_of_a_list_is_taken_singly() -> None:
+    """The text at hand goes on behind the list: what does not decode with that decodes without it."""
+    events = [{"n": n, "filler": "x" * 100} for n in range(20_000)]
+    text = json.dumps({"first": events, "second": events}).encode()
+    stream, singly = JsonStream(io.BytesIO(text), "t"), []
+
+    def one(value: bytes, stream: JsonStream) -> object:
+        singly.append(value)
+        return lenient(value, stream)
+
+    found = {key: [value for values in stream.batches(_whole, one) for value in values] for key in stream.fields()}
+    stream.end()
+    assert found == {"first": events, "second": events}
+    assert sum(map(len, singly)) < 2 * json_stream._SMALL < len(text) / 30
+
+
 class Endless:
     """A document that is never whole in memory: `count` events, made as they are read."""
 
