@@ -7,9 +7,13 @@ pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fusionscope.fusion_runtime.context import SUBTYPES, PathChoice
-from fusionscope.fusion_runtime.errors import BadPathChoice
+from fusionscope.fusion_runtime.comm.single import SingleGroup
+from fusionscope.fusion_runtime.context import SUBTYPES, DecodeContext, PathChoice
+from fusionscope.fusion_runtime.decode import reference_ops
+from fusionscope.fusion_runtime.errors import BadPathChoice, RanksDisagree
+from fusionscope.fusion_runtime.paths import registry
 from fusionscope.fusion_runtime.paths.registry import path_names
+from fusionscope.fusion_runtime.paths.split import SplitPath
 
 
 def test_default_is_split_everywhere() -> None:
@@ -66,3 +70,30 @@ sites = [*kinds, *(f"{kind}@{layer}" for kind in kinds for layer in (0, 17))]
 @given(st.dictionaries(st.sampled_from(sites), st.sampled_from(path_names())))
 def test_printing_and_parsing_are_inverse(chosen: dict[str, str]) -> None:
     assert PathChoice.parse(str(PathChoice(chosen))) == PathChoice(chosen)
+
+
+def test_what_a_path_is_set_to_is_held_against_the_other_ranks() -> None:
+    numbers: list[int] = []
+
+    class Asked(SingleGroup):
+        def same(self, number: int) -> bool:
+            numbers.append(number)
+            return len(numbers) < 4
+
+    class Tuned(SplitPath):
+        name = "tuned"
+        table = "a"
+
+        def settings(self) -> str:
+            return self.table
+
+    registry.register_path("tuned", Tuned)
+    try:
+        for table in ("a", "a", "b"):
+            Tuned.table = table
+            DecodeContext(Asked(), reference_ops, PathChoice.parse("ar_norm=tuned"))
+        assert numbers[0] == numbers[1] != numbers[2]
+        with pytest.raises(RanksDisagree, match="rank 0 was given the paths 'ar_norm=tuned'"):
+            DecodeContext(Asked(), reference_ops, PathChoice.parse("ar_norm=tuned"))
+    finally:
+        registry.forget_path("tuned")
