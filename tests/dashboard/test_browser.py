@@ -47,21 +47,25 @@ def test_every_page_renders_in_silence_and_is_accessible(seen: Any, name: str) -
     assert page.locator("nav a[aria-current=page]").count() == 1
     assert "emulated ranks" in page.locator("main").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
-    assert serious(page) == {}
+    assert serious(page, {"rules": {"color-contrast": {"enabled": False}}}) == {}
+    if name != "runs":
+        # Cells that a wide grid keeps out of sight lie outside axe's own grid, and it gives up; "runs" has none.
+        page.add_style_tag(content=".fs-grid { display: none !important; }")
+    contrast = {"runOnly": ["color-contrast"]}
+    assert serious(page, contrast) == {}
     page.get_by_role("button", name="Switch between light and dark").click()
     page.wait_for_selector(":root[data-mantine-color-scheme=dark]")
-    assert serious(page, "color-contrast") == {}
+    assert serious(page, contrast) == {}
 
 
-def serious(page: Any, *rules: str) -> dict[str, list[str]]:
-    """What axe-core finds serious or critical, by rule."""
+def serious(page: Any, options: dict[str, Any]) -> dict[str, list[str]]:
+    """What axe-core finds serious or critical, by rule. A rule that gave up, or nothing that passed, is no answer."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    options: dict[str, Any] = {"resultTypes": ["violations"]}
     # Thousands of bars hold no text, and take axe seconds to look at.
-    found = axe.run(
-        page, context={"exclude": [[".barlayer"]]}, options=options | ({"runOnly": list(rules)} if rules else {})
-    ).response["violations"]
-    return {v["id"]: [n["html"][:200] for n in v["nodes"]] for v in found if v["impact"] in ("serious", "critical")}
+    found = axe.run(page, context={"exclude": [[".barlayer"]]}, options=options).response
+    assert "error-occurred" not in str(found["incomplete"]) and found["passes"]
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    return {v["id"]: [n["html"][:200] for n in v["nodes"]] for v in bad}
 
 
 def test_the_search_filters_runs_and_the_link_shows_the_same(seen: Any) -> None:
