@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
+import html as markup
 
 from fusionscope.analysis.blocks import (
     Block,
@@ -16,6 +16,7 @@ from fusionscope.analysis.blocks import (
     Table,
     Verbatim,
 )  # fmt: skip
+from fusionscope.analysis.texts import seen_lines
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -28,6 +29,11 @@ code, pre { font: .87em/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid #8886; }
 details { margin: 1rem 0; }
 """
+
+
+def escape(text: str) -> str:
+    """A text as HTML that shows it and does nothing else."""
+    return markup.escape(seen_lines(text))
 
 
 def page(title: str, body: str) -> str:

@@ -16,9 +16,8 @@ from fusionscope.analysis.blocks import (
     Table,
     Verbatim,
 )  # fmt: skip
+from fusionscope.analysis.texts import seen
 
-#: Line ends, other control characters, and the characters that turn the direction of writing.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 #: A zero-width space after them keeps GitHub from making a mention or a reference of our own text.
 _LINKED = re.compile(r"[@#](?=\w)")
 
@@ -60,13 +59,13 @@ def _inline(part: Inline, cell: bool) -> str:
         return f"**{inline(part.parts, cell)}**" if part.parts else ""
     if isinstance(part, Code):
         return _code(part.text, cell)
-    text = _LINKED.sub(lambda match: match[0] + "\u200b", _UNSEEN.sub(" ", part))
+    text = _LINKED.sub(lambda match: match[0] + "\u200b", seen(part))
     text = re.sub(r"[`*|\\]|<(?=[A-Za-z/!?])|\[(?=[^\]]*\][(\[:])", lambda match: "\\" + match[0], text)
     return text
 
 
 def _code(text: str, cell: bool) -> str:
-    text = _UNSEEN.sub(" ", text) or " "
+    text = seen(text) or " "
     if cell:
         # A backslash before a pipe would take the pipe's own escape away.
         text = text.replace("\\", "\u29f5").replace("|", "\\|")
@@ -77,7 +76,7 @@ def _code(text: str, cell: bool) -> str:
 
 
 def _fence(text: str) -> str:
-    lines = [_UNSEEN.sub(" ", one) for one in text.splitlines()]
+    lines = [seen(one) for one in text.splitlines()]
     fence = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     return "".join(f"{one}\n" for one in (fence, *lines, fence))
 

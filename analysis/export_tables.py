@@ -8,6 +8,7 @@ import pandas as pd
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.tables import kernel_rows
+from fusionscope.analysis.texts import seen
 from fusionscope.analysis.tracks import RankTracks, rank_tracks
 
 #: What makes a spreadsheet take a cell for a formula, also behind white space.
@@ -40,7 +41,10 @@ def _rows(shown: RankTracks, kind: str) -> pd.DataFrame:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """A table as CSV whose texts no spreadsheet takes for formulas: such a cell begins with an apostrophe."""
+    """A table as CSV whose texts no spreadsheet takes for formulas: such a cell begins with an apostrophe.
+
+    Control characters become spaces, since a CSV is also looked at in a terminal.
+    """
     safe = frame.copy()
     for column in safe.columns:
         if safe[column].dtype == object or isinstance(safe[column].dtype, pd.StringDtype):
@@ -50,6 +54,7 @@ def csv(frame: pd.DataFrame) -> str:
 
 
 def _neutral(value: object) -> object:
-    if isinstance(value, str) and value.lstrip("\t\r\n \x00\ufeff").startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    text = seen(value)
+    return f"'{text}" if text.lstrip().startswith(_FORMULA) else text

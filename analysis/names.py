@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from fusionscope.analysis.texts import UNSEEN, seen
+
 _ITANIUM = re.compile(r"^_ZN?K?(?P<rest>(?:\d+\w+)+)")
 _ARGUMENTS = re.compile(r"<[^<>]*>|\([^()]*\)|\[[^\[\]]*\]")
 #: Longer than this a name breaks a table.
@@ -16,6 +18,8 @@ def short(name: str) -> str:
 
     A name that is only arguments, and any name longer than 60 characters, is cut at 60.
     """
+    # What is not seen goes first, so that an escape sequence cannot be taken for brackets and lose its end.
+    name = UNSEEN.sub("_", name)
     text = _mangled(name) or name
     text = text.replace("(anonymous namespace)", "anonymous")
     while _ARGUMENTS.search(text):
@@ -66,7 +70,7 @@ def _telling(arguments: list[list[str]]) -> list[str]:
         places = [k for k, column in enumerate(zip(*arguments, strict=True)) if len(set(column)) > 1]
         kept = [[each[k] for k in places] for each in arguments]
     texts = [", ".join(re.sub(r"\b\w+::", "", argument) for argument in each) for each in kept]
-    texts = [re.sub(r"[`|\s]+", " ", text) for text in texts]
+    texts = [re.sub(r"[`|\s]+", " ", seen(text)) for text in texts]
     return [f"<{text if len(text) <= LONGEST else text[: LONGEST - 1] + '…'}>" if text else "" for text in texts]
 
 

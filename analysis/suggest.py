@@ -20,6 +20,7 @@ from fusionscope.analysis.names import short
 from fusionscope.analysis.sites import Site
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.target import Target
+from fusionscope.analysis.texts import escaped
 
 #: What a trace can say of a chain, and no more.
 ADJACENT = "adjacent; data flow not known"
@@ -195,5 +196,5 @@ def _pattern(name: str, all_names: set[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """A TOML basic string: JSON's, but for the delete character, which JSON lets stand."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """A TOML basic string: JSON's, without what JSON lets stand and TOML or a terminal does not."""
+    return escaped(json.dumps(text, ensure_ascii=False))

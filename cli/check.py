@@ -36,7 +36,9 @@ def check(
             "declined or launches: mhc_post:ffn_exit.fused==45. May be repeated.",
         ),
     ],
-    rank: Annotated[int, typer.Option("--rank", metavar="R", help="Check this rank alone. Default: every rank.")] = -1,
+    rank: Annotated[
+        int, typer.Option("--rank", metavar="R", help="Check this rank alone. Default: every rank.", show_default=False)
+    ] = -1,
     store: StoreOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,

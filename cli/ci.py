@@ -106,7 +106,7 @@ def ci(
     if json:
         output.write_json({"exit_code": code, "out": str(out), **document})
     else:
-        print(f"{document['title']}\nWritten to {out}")
+        output.line(f"{document['title']}\nWritten to {out}")
     if code:
         raise typer.Exit(code)
 

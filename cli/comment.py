@@ -62,4 +62,4 @@ def comment(
     if json:
         output.write_json({"done": done, "repo": repo, "pr": which})
     else:
-        print(f"Comment {done}.")
+        output.line(f"Comment {done}.")

@@ -22,7 +22,9 @@ def export(
     pack: Annotated[
         FileOpt, typer.Option(metavar="FILE", help="The run itself as one .tar or .zip, which every command takes.")
     ] = None,
-    rank: Annotated[int, typer.Option("--rank", metavar="R", help="This rank alone. Default: every rank.")] = -1,
+    rank: Annotated[
+        int, typer.Option("--rank", metavar="R", help="This rank alone. Default: every rank.", show_default=False)
+    ] = -1,
     store: StoreOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
@@ -54,4 +56,4 @@ def export(
         output.write_json({"run": loaded.info.id, "written": [str(file) for file in written]})
     else:
         for file in written:
-            print(file)
+            output.line(str(file))

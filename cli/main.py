@@ -5,7 +5,9 @@ Command modules load when their command runs, so that `fusionscope --help` answe
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import io
 import sys
 from typing import Any
 
@@ -67,18 +69,30 @@ class LazyGroup(TyperGroup):
         for command, module, function, _ in COMMANDS:
             if command == name:
                 return name, load(command, module, function), args[1:]
+        if name and not name.startswith("-"):
+            near = difflib.get_close_matches(name, [command for command, _, _, _ in COMMANDS], n=2)
+            ctx.fail(f"No such command {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
         return super().resolve_command(ctx, args)
 
 
 def load(name: str, module: str, function: str) -> Any:
     """The Click command of one module of fusionscope.cli."""
+    from fusionscope.cli.command import Command
+
     loaded = importlib.import_module(f"fusionscope.cli.{module}")
-    single = typer.Typer(add_completion=False)
-    single.command(name, cls=getattr(loaded, "COMMAND", None))(getattr(loaded, function))
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=getattr(loaded, "COMMAND", Command))(getattr(loaded, function))
     return get_command(single)
 
 
-app = typer.Typer(cls=LazyGroup, help=HELP, add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=LazyGroup,
+    help=HELP,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+)
 
 
 def _version(value: bool) -> None:
@@ -115,7 +129,9 @@ def main(args: list[str] | None = None) -> int:
         message = sentence(error)
         if message is None:
             raise
-        print(message, file=sys.stderr)
+        from fusionscope.cli.output import say
+
+        say(message)
         return 2
     return code if isinstance(code, int) else 0
 
@@ -125,7 +141,8 @@ def sentence(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # Click's and Typer's errors of use
         context = getattr(error, "ctx", None)
         where = getattr(context, "command_path", None) or "fusionscope"
-        return f"{str(error.format_message()).rstrip('.')}. See `{where} --help`."
+        told = str(error.format_message()).rstrip(".")
+        return f"{told}{'' if told.endswith('?') else '.'} See `{where} --help`."
     bases = {base.__name__ for base in type(error).__mro__}
     # fusion_runtime knows nothing of the profiler and has errors of its own.
     if bases & {"FusionScopeError", "RuntimeContractError"}:
@@ -135,4 +152,8 @@ def sentence(error: Exception) -> str | None:
 
 def run() -> None:
     """Entry point of the `fusionscope` script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows fewer letters than a kernel's name has gets a question mark, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     sys.exit(main())

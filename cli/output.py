@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
 
     from fusionscope.profiler.progress import Progress
@@ -17,10 +20,23 @@ if TYPE_CHECKING:
 
 def show(what: RenderableType) -> None:
     """Print a table or text on stdout. Without a terminal lines are as wide as the tables need."""
-    from rich.console import Console
+    _console()(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False).print(what)
 
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
-    console.print(what)
+
+@cache
+def _console() -> type[Console]:
+    """A console that shows what a trace holds and does nothing of it: no escape sequence, no turned text."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    from fusionscope.analysis.texts import seen_lines
+
+    class Plain(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(seen_lines(segment.text), segment.style)
+
+    return Plain
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> Table:
@@ -29,12 +45,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
     from rich.markup import escape
     from rich.table import Table
 
-    made = Table(title=escape(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    from fusionscope.analysis.texts import seen
+
+    made = Table(title=escape(seen(title)) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     numbers = set(right)
     for column in columns:
         made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(escape(str(cell)) for cell in row))
+        made.add_row(*(escape(seen(str(cell))) for cell in row))
     return made
 
 
@@ -57,7 +75,10 @@ def counted(number: int, noun: str) -> str:
 
 def write_json(payload: Any) -> None:
     """One JSON document on stdout. Integers stay integers; a NaN or an infinity becomes null."""
-    sys.stdout.write(json_text(payload))
+    text = json_text(payload)
+    if not text.isascii() and not (sys.stdout.encoding or "utf-8").lower().startswith("utf"):
+        text = re.sub("[^\x00-\x7f]+", lambda found: _ascii(found[0]), text)
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
@@ -65,7 +86,15 @@ def json_text(payload: Any) -> str:
     """The same as text."""
     import msgspec
 
-    return msgspec.json.format(msgspec.json.encode(_plain(payload)), indent=2).decode() + "\n"
+    from fusionscope.analysis.texts import escaped
+
+    return escaped(msgspec.json.format(msgspec.json.encode(_plain(payload)), indent=2).decode() + "\n")
+
+
+def _ascii(text: str) -> str:
+    """Characters as JSON escapes, by their UTF-16 codes."""
+    codes = text.encode("utf-16-be").hex()
+    return "".join(f"\\u{codes[place : place + 4]}" for place in range(0, len(codes), 4))
 
 
 def _plain(value: Any) -> Any:
@@ -92,9 +121,18 @@ def command_line() -> str:
     return shlex.join(["fusionscope", *sys.argv[1:]])
 
 
+def line(text: str) -> None:
+    """Text for people on stdout, in lines of ours."""
+    from fusionscope.analysis.texts import seen_lines
+
+    print(seen_lines(text))
+
+
 def say(text: str) -> None:
     """One line for people on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    from fusionscope.analysis.texts import seen
+
+    print(seen(text), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -110,11 +148,13 @@ def progress(title: str) -> Iterator[Progress]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
+    from fusionscope.analysis.texts import seen
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 
         def report(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total or None, description=escape(what or title))
+            bar.update(task, completed=done, total=total or None, description=escape(seen(what or title)))
 
         yield report

@@ -45,4 +45,4 @@ def report(
     if json:
         output.write_json({"run": before.info.id, "written": str(html)})
     else:
-        print(html)
+        output.line(str(html))

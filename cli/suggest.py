@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fusionscope.analysis.analysed import Analysed
     from fusionscope.analysis.suggest import Suggestion
 
+NONE = "No chain of small kernels repeats between GEMMs and attention."
+
 
 def suggest(
     run: RunArg,
@@ -42,6 +44,10 @@ def suggest(
     made = find(found, limit)
     if toml:
         sys.stdout.write("\n".join(s.toml for s in made))
+        if not made:
+            from fusionscope.cli import output
+
+            output.say(NONE)
         return
     step = found.step_ns()
     payload = {
@@ -64,7 +70,7 @@ def render(found: Analysed, made: list[Suggestion]) -> RenderableType:
     from fusionscope.cli import output
 
     if not made:
-        return Text("No chain of small kernels repeats between GEMMs and attention.")
+        return Text(NONE)
     step = found.step_ns()
     rows = []
     for place, one in enumerate(made, 1):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperCommand
+from fusionscope.cli.command import Command
 
 
-class Variadic(TyperCommand):
+class Variadic(Command):
     """A command whose options named in `several` take every word up to the next option."""
 
     several: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,17 @@ def test_every_command_has_help_with_an_example(fusionscope: Any, name: str) -> 
     answer = fusionscope(name, "--help")
     assert answer.code == 0
     assert f"Example: fusionscope {name} " in answer.out.replace("\n", " ")
+    usage, *lines = answer.out.splitlines()
+    assert usage.startswith(f"Usage: fusionscope {name} [OPTIONS]")
+    assert all(len(line) <= 80 for line in [usage, *lines])
+    assert not re.search(r"<[a-z\[]|\{", answer.out), "types and braces are the library's, not a person's words"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("sumary", "summary"), ("run", "runs"), ("exprot", "export")])
+def test_a_mistyped_command_is_told_what_it_is_near_to(fusionscope: Any, typed: str, meant: str) -> None:
+    answer = fusionscope(typed)
+    assert answer.code == 2
+    assert answer.err.startswith(f"No such command '{typed}'; did you mean {meant}") and "--help" in answer.err
 
 
 @pytest.mark.parametrize(
