@@ -1,4 +1,4 @@
-"""Large traces made by rule, for the readers' benchmark: torch.profiler JSON, Nsight SQLite, rocprofv3 CSV and JSON.
+"""Large traces made by rule, for the readers' benchmark: torch.profiler, Nsight SQLite, rocprofv3 CSV, JSON, database.
 
 The mix is that of a served decode: graph replays of 500 launches, each with the host's call, operators and Python
 frames around it, and the flow events that Kineto writes for every launch.
@@ -7,7 +7,12 @@ frames around it, and the flow events that Kineto writes for every launch.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
+
+from rocpd_file import Writer
 
 NAMES = [
     *(f"void gemm_kernel_{i}<cutlass::half_t, cutlass::layout::RowMajor, {i}, 128, 64>(Params)" for i in range(20)),
@@ -171,3 +176,16 @@ def rocprofv3_json(path: Path, kernels: int) -> None:
                 f'{{"internal":{correlation},"external":0}},"start_timestamp":{at},"end_timestamp":{at + 900}}}'
             )
         file.write("]}}]}\n")
+
+
+def rocpd(path: Path, kernels: int) -> None:
+    """A rocprofv3 database with a tenth of `kernels` dispatches, since each is written with a symbol of its own: a
+    process has as many symbols as the libraries that it loaded have kernels."""
+    path.unlink(missing_ok=True)
+    rows: list[tuple[str | None, int, int, int | None]] = [
+        (NAMES[n % len(NAMES)], start, start + 2_000 + n % 900, 1 + n // LAUNCHES)
+        for n, start in enumerate(range(10**12, 10**12 + kernels // 10 * 3_000, 3_000))
+    ]
+    launches = [("HIP_RUNTIME_API_EXT", "hipGraphLaunch", 10**12 + n, 10**12 + n + 1, 1 + n) for n in
+                range(1 + len(rows) // LAUNCHES)]  # fmt: skip
+    Writer(path, kernels=rows, regions=launches).write()

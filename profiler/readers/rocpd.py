@@ -139,8 +139,9 @@ class _Set:
         # A kernel without a symbol carries its number; the others are named by their symbol.
         keys = rows["symbol"].where(rows["symbol"] >= 0, -2 - rows["kernel"])
         unnamed = {key: (f"kernel {-2 - key}",) * 2 for key in keys.unique() if not symbols.get(key, ("",))[0]}
+        named = symbols | unnamed
         for column, turn in (("name", 0), ("readable", 1)):
-            rows[column] = keys.map({key: {**symbols, **unnamed}[key][turn] for key in keys.unique()}).astype("object")
+            rows[column] = keys.map({key: named[key][turn] for key in keys.unique()}).astype("object")
         if count := int(keys.isin(list(unnamed)).sum()):
             self.warnings.append(f"{count} of {len(rows)} kernels have no symbol: they carry their number.")
         rows["node"] = rows["node"].where(rows["graph"] > 0, -1)

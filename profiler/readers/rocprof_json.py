@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble
@@ -17,6 +19,8 @@ from fusionscope.profiler.trace import Trace
 #: The first event is an empty object: the writer begins every other with a comma.
 _HEAD = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
 _TIMES = ("start_ns", "end_ns")
+_Plain = int | str | bool | None
+_DECODER = msgspec.json.Decoder(list[dict[str, _Plain | dict[str, _Plain]]])
 
 
 def is_rocprof(head: bytes) -> bool:
@@ -33,7 +37,7 @@ def read(path: str | Path) -> Trace:
             stream = JsonStream(file, str(path))
             for key in stream.fields():
                 if key == "traceEvents" and stream.peek() == b"[":
-                    for events in stream.batches(lambda _: None, lenient):
+                    for events in stream.batches(_decoded, lenient):
                         for event in events:
                             reading.add(event)
                 else:
@@ -42,6 +46,14 @@ def read(path: str | Path) -> Trace:
     except packed.DAMAGE as error:
         raise packed.damaged(path, packed.head(path)[0], error) from error
     return assemble(reading.found(path))
+
+
+def _decoded(block: bytes) -> list[Any] | None:
+    """The events of a block; None where it is no strict JSON, or holds a decimal, which a float would round."""
+    try:
+        return _DECODER.decode(b"[" + block + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 class _Reading:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
@@ -186,21 +187,21 @@ class _Process:
         """Names and devices, which may stand behind the records."""
         rows = self._dispatches.frame()
         kernels = rows.drop(columns="kernel").assign(process=self.pid, kind="kernel")
+        numbers, codes = np.unique(rows["kernel"], return_inverse=True)
         for column, place in (("name", 0), ("readable", 1)):
-            told = {kernel: self.symbols.get(kernel, ("", ""))[place] for kernel in rows["kernel"].unique()}
-            numbered = {kernel: text or f"kernel {kernel}" for kernel, text in told.items()}
-            kernels[column] = rows["kernel"].map(numbered).astype("object")
+            texts = [self.symbols.get(number, ("", ""))[place] or f"kernel {number}" for number in numbers.tolist()]
+            kernels[column] = _category(texts, codes)
         if unknown := int((~rows["kernel"].isin([k for k, names in self.symbols.items() if names[0]])).sum()):
             self.warnings.append(f"{unknown} of {len(rows)} kernels have no symbol: they carry their number.")
         self.device = pd.concat([kernels, self._copy_rows()], ignore_index=True) if len(self._copies) else kernels
         # As in the CSV and the database; a handle that no agent explains stays what it is.
-        numbers = {
+        devices = {
             _handle(agent): n
             for agent in self.agents
             if type(n := agent.get("logical_node_id")) is int and 0 <= n < 2**31
         }
         self.used = set(self.device["device"].unique())
-        told = {handle: numbers.get(handle, handle) for handle in self.used}
+        told = {handle: devices.get(handle, handle) for handle in self.used}
         self.device["device"] = self.device["device"].map(told).astype("int64")
         calls = self._calls.frame()
         named = self._operations(calls)
@@ -283,6 +284,13 @@ def _copied(records: Sequence[_Record]) -> tuple[list[int], ...]:
 def _called(records: Sequence[_Record]) -> tuple[list[int], list[int]]:
     """Kind and operation of each."""
     return [r.kind for r in records], [r.operation for r in records]
+
+
+def _category(texts: list[str], codes: NDArray[np.intp]) -> pd.Categorical:
+    """The text of each code; millions of rows have few texts, and two codes may have one."""
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    picked = np.array([places[text] for text in texts], dtype=np.int64)[codes]
+    return pd.Categorical.from_codes(picked, categories=pd.Index(list(places), dtype="object"))
 
 
 def _handle(agent: dict[str, Any]) -> int:
