@@ -29,7 +29,7 @@ os._exit(0)
 """
 
 
-def run_ranks(size: int, code: str, timeout: int = 120) -> list[str]:
+def run_ranks(size: int, code: str, timeout: int = 300) -> list[str]:
     """What every rank printed. `code` sees `torch`, `dist`, `rank`, `size` and `group`; a rank that fails or hangs
     fails the test with every rank's errors."""
     with socket.socket() as probe:
