@@ -102,14 +102,19 @@
     const href = "/run/" + encodeURIComponent(props.data.Id);
     return React.createElement("a", { href: href, className: "fs-link", "data-open": "" }, props.value);
   };
-  cells.FsBadges = function (props) {
-    const labels = (props.value || "").split(", ").filter(Boolean);
-    return React.createElement(
-      "span",
-      { className: "fs-badges" },
-      labels.map((label) => React.createElement("span", { key: label, className: "fs-badge fs-badge-label" }, label))
-    );
-  };
+  function badges(kind) {
+    return (props) =>
+      React.createElement(
+        "span",
+        { className: "fs-badges" },
+        (props.value || "")
+          .split(", ")
+          .filter(Boolean)
+          .map((text) => React.createElement("span", { key: text, className: "fs-badge " + kind }, text))
+      );
+  }
+  cells.FsLabels = badges("fs-badge-label");
+  cells.FsTags = badges("");
   cells.FsStatus = function (props) {
     const name = String(props.value).replace(/ /g, "-");
     return React.createElement("span", { className: "fs-badge fs-status fs-status-" + name }, props.value);

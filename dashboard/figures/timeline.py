@@ -92,7 +92,7 @@ def _empty(lanes: list[str], x_title: str) -> go.Figure:
         hovermode="closest",
         dragmode="zoom",
         # Margins that plotly finds out by itself cost it a second drawing of every bar.
-        margin={"l": 24 + _LETTER_PX * max(map(len, lanes)), "r": 16, "t": 44, "b": 52, "autoexpand": False},
+        margin={"l": 24 + _LETTER_PX * max(map(len, lanes)), "r": 16, "t": 40, "b": 44, "autoexpand": False},
         xaxis={"title": x_title, "automargin": False, "zeroline": False},
         yaxis={"automargin": False, "fixedrange": True, "showgrid": False, "ticks": ""},
     )

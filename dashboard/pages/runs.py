@@ -42,7 +42,7 @@ def page(library: Library, query: urls.Query) -> Component:
                 "q",
                 columns,
                 rows,
-                height=min(58 + 34 * len(rows), 640),
+                height=min(58 + 38 * len(rows) + 60 * broken, 640),
                 label="All runs",
                 options={
                     "rowSelection": {"mode": "multiRow", "headerCheckbox": False},
@@ -64,9 +64,12 @@ def _column(name: str, rows: tables.Rows, broken: bool) -> dict[str, object]:
     if name == "Run":
         more |= {"cellRenderer": "FsRun", "pinned": "left", "width": 200}
     if name in ("Labels", "Tags"):
-        more |= {"cellRenderer": "FsBadges", "autoHeight": False}
+        more |= {"cellRenderer": f"Fs{name}"}
     if name == "Error":
         more |= {"hide": not broken, "cellClass": "fs-error"}
+    if name in ("Labels", "Tags", "Error"):
+        # Nothing of these is ever cut off: the row grows.
+        more |= {"autoHeight": True, "wrapText": True}
     return grid.column(name, rows, **more)
 
 
