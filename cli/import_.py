@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,8 @@ def import_(
         list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Traces (docs/formats.md), one file per rank or a folder of them; URLs too; - reads one from stdin.",
+            help="Traces (docs/formats.md), one file per rank or a folder of them; URLs too; - reads one from stdin. "
+            "Or one packed run.",
         ),
     ],
     provenance: Annotated[
@@ -56,16 +58,26 @@ def import_(
 ) -> None:
     """Store traces of other tools as a run; several files, or a folder, are one run's ranks.
 
+    A packed run (.tar, .zip; a file or URL) is stored as it is, without its tags.
+
     Example: fusionscope import split.nsys.sqlite --provenance split.nodes.json --timings untraced.json:split
     """
     from fusionscope.cli import output
-    from fusionscope.profiler.imported import run_info
+    from fusionscope.profiler.errors import FusionScopeError
+    from fusionscope.profiler.imported import packed_run, run_info
     from fusionscope.profiler.importing import joined, read_files
     from fusionscope.profiler.inputs import gathered
+    from fusionscope.profiler.packed import is_packed
     from fusionscope.profiler.readers.timings import timings_file
 
     values = settings(setting)
     opened = open_store(store)
+    if len(files) == 1 and is_packed(files[0]):
+        if provenance or timings or values or model or tp or batch or context:
+            raise FusionScopeError(f"{files[0]} is a packed run, which brings what is known of it: give --name alone.")
+        run = packed_run(opened, files[0], name)
+        emit(json, payload(run), lambda: render(run))
+        return
     with output.progress("reading") as progress, gathered(files) as inputs:
         parts = read_files(inputs.paths, workers=workers, scheduler=scheduler, progress=progress)
         trace = joined(parts, provenance, timings)
@@ -94,7 +106,7 @@ def render(run: Run) -> RenderableType:
     from rich.text import Text
 
     labels = ", ".join(run.info.labels) or "none"
-    following = f"fusionscope attribute {run.info.name or run.info.id}"
+    following = shlex.join(["fusionscope", "attribute", run.info.name or run.info.id])
     if run.trace.graph_mode:
         following = (
             "these are replay times without kernels; import a trace recorded with --cuda-graph-trace=node, and this "

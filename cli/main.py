@@ -115,14 +115,18 @@ def main(args: list[str] | None = None) -> int:
     command = get_command(app)
     try:
         code = command.main(args=args, prog_name="fusionscope", standalone_mode=False)
+        if code == 130:
+            # Typer makes an exit of a Ctrl-C.
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output went away (`fusionscope runs | head`): nothing is left to say.
+    except (BrokenPipeError, SystemExit):
+        # The reader of our output went away (`fusionscope runs | head`), which Typer also tells as an exit.
         import os
 
+        sys.stdout = sys.__stdout__ or sys.stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

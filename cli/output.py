@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fusionscope.profiler.wording import counted as counted
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.segment import Segment
@@ -18,9 +20,28 @@ if TYPE_CHECKING:
     from fusionscope.profiler.progress import Progress
 
 
+#: A longer word is broken where the terminal is narrow.
+_LONGEST_WORD = 28
+
+
 def show(what: RenderableType) -> None:
     """Print a table or text on stdout. Without a terminal lines are as wide as the tables need."""
-    _console()(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False).print(what)
+    from rich.measure import Measurement
+
+    console = _console()(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+    # Rather lines longer than the terminal than numbers in pieces.
+    least = max((Measurement.get(console, console.options, part).minimum for part in _tables(what)), default=0)
+    console.print(what, width=max(console.width, least), crop=False)
+
+
+def _tables(what: RenderableType) -> Iterator[Table]:
+    from rich.console import Group
+    from rich.table import Table
+
+    if isinstance(what, Table):
+        yield what
+    for part in what.renderables if isinstance(what, Group) else ():
+        yield from _tables(part)
 
 
 @cache
@@ -49,10 +70,16 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
 
     made = Table(title=escape(seen(title)) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     numbers = set(right)
-    for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*(escape(seen(str(cell))) for cell in row))
+    cells = [[seen(str(cell)) for cell in row] for row in rows]
+    for place, column in enumerate(columns):
+        told = [column, *(row[place] for row in cells)]
+        # A number stays in one piece; of a text the words do, up to a length.
+        pieces = [*column.split(), *told[1:]] if column in numbers else [w for text in told for w in text.split()]
+        longest = max(map(len, pieces), default=0)
+        least = longest if column in numbers else min(longest, _LONGEST_WORD)
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold", min_width=least)
+    for row in cells:
+        made.add_row(*map(escape, row))
     return made
 
 
@@ -66,11 +93,6 @@ def pairs(title: str, rows: Iterable[tuple[str, object]]) -> Table:
 def microseconds(ns: float) -> str:
     """Nanoseconds as text in us, to the nanosecond."""
     return f"{ns / 1000:,.3f}"
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 replay`, `2 replays`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def write_json(payload: Any) -> None:

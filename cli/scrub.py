@@ -51,7 +51,7 @@ def scrub(
     lines = [
         f"Written: {target}",
         f"Removed: {'; '.join(made.removed) or 'nothing was there'}.",
-        f"Look at what stays before you share it: kernel names, {len(names)} names of ranges"
+        f"Look at what stays before you share it: kernel names, {output.counted(len(names), 'name')} of ranges"
         + (f" (such as {', '.join(names[:3])})" if names else "")
         + (f", the model {made.info.model}." if made.info.model else "."),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,6 +83,6 @@ def render(found: Analysed, made: list[Suggestion]) -> RenderableType:
     table = output.table(f"{found.title}: {ADJACENT}", columns, rows, right=("", "sites", "share", "ceiling"))
     note = (
         "The ceiling is what the step would gain if the chain cost nothing, not what a fusion saves. As a rules file "
-        f"(`fusionscope suggest {found.title} --toml`), the first is:"
+        f"(`fusionscope suggest {shlex.quote(found.title)} --toml`), the first is:"
     )
     return Group(table, Text(note), Text(made[0].toml.rstrip()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +58,6 @@ def render(found: Analysed, made: list[Estimate]) -> RenderableType:
     note = (
         f"Step {us(made[0].span_ns)} ({made[0].basis}), noise floor {floor}. The verdicts guess a fused kernel "
         f"{ASSUMED_SPEEDUP:g} x as fast as the split ones; with a time of yours they narrow: fusionscope estimate "
-        f"{found.title} --boundary {made[0].boundary} --fused-us T --fused-from isolated"
+        f"{shlex.quote(found.title)} --boundary {made[0].boundary} --fused-us T --fused-from isolated"
     )
     return Group(output.table("If it were fused", columns, rows, right=columns[1:5]), Text(note))

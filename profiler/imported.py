@@ -1,4 +1,4 @@
-"""run.json of a run that other tools recorded."""
+"""Runs that come from elsewhere: run.json of what other tools recorded, and packed runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from fusionscope.profiler import labels, runinfo
 from fusionscope.profiler.importing import input_file, ranks_of
 from fusionscope.profiler.runinfo import InputFile, RunInfo
+from fusionscope.profiler.store import EXAMPLES, Run, Store
 from fusionscope.profiler.trace import Trace
 
 
@@ -53,3 +54,14 @@ def run_info(
         world_size=max(trace.world_size, tp or 0),
         warnings=list(trace.warnings),
     )
+
+
+def packed_run(store: Store, ref: str, name: str = "") -> Run:
+    """Store a packed run (a file or URL) under a new id, and under another name if one is given.
+
+    Its tags stay behind: whoever packed it does not decide what `tag:main` is here. Raises FusionScopeError where it
+    cannot be read or stored.
+    """
+    run = store.load(ref)
+    kept = "" if run.info.name in EXAMPLES else run.info.name
+    return store.save(msgspec.structs.replace(run.info, name=name or kept, tags=[]), run.trace)

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.remote import is_url, local_copy
 from fusionscope.profiler.trace import TABLES
@@ -25,6 +28,8 @@ ENDINGS = (".tar", ".zip")
 FILES = (*(f"{name}.parquet" for name in TABLES), "trace.json", "run.json")
 #: Most bytes of a packed file, and of all files in it.
 LONGEST, LARGEST = 2 << 30, 4 << 30
+#: Most rows of its tables together.
+MOST_ROWS = 50_000_000
 TIMEOUT_S = 60
 #: Unpacked runs, by what named them; the folders go when the process ends.
 _open: dict[str, tempfile.TemporaryDirectory[str]] = {}
@@ -130,8 +135,27 @@ def _unpack(file: Path, ref: str, folder: Path) -> None:
         ) from error
     except OSError as error:
         raise BadPack(f"{ref} cannot be read ({error.strerror or error}).") from error
+    _check_tables(folder, ref)
     if not (folder / "run.json").is_file():
-        raise BadPack(f"{ref} holds no run.json; make a packed run with: fusionscope export RUN --pack FILE.")
+        raise BadPack(
+            f"{ref} holds no run.json: a packed run is made with `fusionscope export RUN --pack FILE`; from another "
+            "archive unpack the traces and import those."
+        )
+
+
+def _check_tables(folder: Path, ref: str) -> None:
+    """Raises BadPack for tables that unpack to more than a run may hold: a small file can stand for endless rows."""
+    rows = size = 0
+    for path in folder.glob("*.parquet"):
+        try:
+            with pq.ParquetFile(path) as file:
+                told = file.metadata
+                rows += told.num_rows
+                size += sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
+        except (OSError, pa.ArrowException):
+            continue  # a damaged table is named where the run is read
+    if rows > MOST_ROWS or size > LARGEST:
+        raise BadPack(f"{ref} is larger than a run may be; import the trace on this machine instead.")
 
 
 def _take(

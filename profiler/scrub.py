@@ -17,7 +17,9 @@ import msgspec
 import pandas as pd
 
 from fusionscope.profiler.runinfo import Decline, RunInfo
+from fusionscope.profiler.store import EXAMPLES
 from fusionscope.profiler.trace import TABLES, Trace
+from fusionscope.profiler.wording import counted
 
 #: Facts of a machine that stay: what decides how fast a kernel is, and what wrote the trace.
 KEPT = (
@@ -68,7 +70,8 @@ def scrubbed(info: RunInfo, trace: Trace) -> Scrubbed:
     made = msgspec.structs.replace(
         info,
         id="",
-        name=clean(info.name),
+        # The shipped runs' names are theirs alone.
+        name=f"{info.name}-scrubbed" if info.name in EXAMPLES else clean(info.name),
         command=[],
         model=clean(info.model),
         machine=machine,
@@ -83,7 +86,7 @@ def scrubbed(info: RunInfo, trace: Trace) -> Scrubbed:
     kept = {key: clean(value) for key, value in trace.machine.items() if _stays(key)}
     bare = replace(trace, **tables, machine=kept, warnings=tuple(clean(text) for text in trace.warnings))
     if clean.count:
-        removed.append(f"paths, addresses and names in {clean.count} texts")
+        removed.append(f"paths, addresses and names in {counted(clean.count, 'text')}")
     return Scrubbed(made, bare, removed)
 
 
@@ -128,8 +131,8 @@ def _removed(info: RunInfo, trace: Trace) -> list[str]:
     facts = sorted(key for key in {*info.machine, *trace.machine} if not _stays(key))
     told = [
         (bool(info.command), "the command line"),
-        (bool(info.environment), f"{len(info.environment)} environment variables"),
-        (bool(info.inputs), f"names and digests of {len(info.inputs)} files"),
+        (bool(info.environment), counted(len(info.environment), "environment variable")),
+        (bool(info.inputs), f"names and digests of {counted(len(info.inputs), 'file')}"),
         (bool(facts), f"facts of the machine ({', '.join(facts)})"),
         (bool(len(trace.kernels)), "process and thread ids"),
     ]

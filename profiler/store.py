@@ -19,14 +19,12 @@ from pathlib import Path
 
 import msgspec
 import platformdirs
-import pyarrow as pa
-from pyarrow import parquet
 
-from fusionscope.profiler import packed, runinfo
+from fusionscope.profiler import packed, run_folder, runinfo
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.remote import is_url
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
-from fusionscope.profiler.trace import TABLES, Trace, table
+from fusionscope.profiler.trace import Trace
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 TAG = "tag:"
@@ -39,15 +37,6 @@ EXAMPLES = ("example", "example-fused")
 
 class UnknownRun(FusionScopeError):
     """No run, or several runs, answer to what the user wrote."""
-
-
-class _Extra(msgspec.Struct, kw_only=True):
-    """What a Trace holds beside its tables."""
-
-    machine: dict[str, str] = {}
-    graph_mode: bool = False
-    warnings: list[str] = []
-    world_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,6 +84,8 @@ class Store:
 
     def __init__(self, root: Path | str | None = None) -> None:
         self.root = Path(default_place() if root is None else root).expanduser()
+        if self.root.is_file():
+            raise FusionScopeError(f"The store {self.root} is a file: give a folder of runs, as in fusionscope runs --store ./runs.")
 
     @property
     def place(self) -> str:
@@ -120,13 +111,13 @@ class Store:
             temporary = self.root / f"{_TEMPORARY}{info.id}"
             temporary.mkdir()
             try:
-                _write(temporary, info, trace)
+                run_folder.write(temporary, info, trace)
                 final = self.root / info.id
                 os.rename(temporary, final)
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-            _fsync(self.root)
+            run_folder.fsync(self.root)
         except OSError as error:
             raise FusionScopeError(
                 f"The run cannot be written to {self.root} ({error.strerror or error}); "
@@ -142,7 +133,7 @@ class Store:
         """
         path = self.find(ref)
         info = runinfo.read(path)
-        return Run(info, _read(path), path)
+        return Run(info, run_folder.read(path), path)
 
     def find(self, ref: str) -> Path:
         """The folder of a run. See `load`."""
@@ -183,15 +174,24 @@ class Store:
             if not _TAG.fullmatch(name):
                 raise FusionScopeError(f"The tag {name!r} cannot be asked for: use letters, digits, and . _ / - in it.")
         path = self.find(ref)
+        if ref in EXAMPLES:
+            raise FusionScopeError(
+                f"{ref} ships with the package and is not in the store {self.place}, so it takes no tag: tag a run of yours."
+            )
         if path.parent != self.root:
             raise FusionScopeError(f"{ref} is not in the store {self.place}, so it takes no tag: import it first.")
         info = runinfo.read(path)
         kept = [name for name in info.tags if name not in tags]
         info = msgspec.structs.replace(info, tags=kept if remove else [*kept, *dict.fromkeys(tags)])
         partial = path / f".run.json-{os.getpid()}"
-        partial.write_bytes(runinfo.encode(info))
-        _fsync(partial)
-        os.replace(partial, path / "run.json")
+        try:
+            partial.write_bytes(runinfo.encode(info))
+            run_folder.fsync(partial)
+            os.replace(partial, path / "run.json")
+        except OSError as error:
+            raise FusionScopeError(
+                f"{path} cannot be written ({error.strerror or error}), so the run takes no tag: ask whose store it is."
+            ) from error
         return info
 
     def _tagged(self, name: str) -> Path:
@@ -257,60 +257,3 @@ def _listed(name: str, path: Path) -> Listed:
         return Listed(name, path, runinfo.read(path))
     except BrokenRun as error:
         return Listed(name, path, None, str(error))
-
-
-def _write(folder: Path, info: RunInfo, trace: Trace) -> None:
-    for name in TABLES:
-        path = folder / f"{name}.parquet"
-        getattr(trace, name).to_parquet(path, index=False, compression="zstd")
-        _fsync(path)
-    extra = _Extra(
-        machine=trace.machine,
-        graph_mode=trace.graph_mode,
-        warnings=list(trace.warnings),
-        world_size=trace.world_size,
-    )
-    for file_name, data in (("trace.json", msgspec.json.encode(extra)), ("run.json", runinfo.encode(info))):
-        (folder / file_name).write_bytes(data)
-        _fsync(folder / file_name)
-    _fsync(folder)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _read(folder: Path) -> Trace:
-    tables = {}
-    for name, schema in TABLES.items():
-        path = folder / f"{name}.parquet"
-        try:
-            # What pandas notes about columns in the file is not needed, and need not be true.
-            data = parquet.read_table(path, partitioning=None).to_pandas(ignore_metadata=True)
-            # A newer tool may have added columns; this one reads those that it knows.
-            # An empty table is made anew, since empty dictionaries come back from Parquet with another type.
-            known = data[[column for column in schema if column in data]]
-            tables[name] = table(name, known if len(data) else None)
-        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
-            raise BrokenRun(
-                f"{path} cannot be read ({_first_line(error)}); capture or import the run again."
-            ) from error
-    try:
-        extra = msgspec.json.decode((folder / "trace.json").read_bytes(), type=_Extra)
-    except (OSError, msgspec.DecodeError) as error:
-        raise BrokenRun(f"{folder / 'trace.json'} cannot be read ({error}); capture or import again.") from error
-    return Trace(
-        **tables,
-        machine=extra.machine,
-        graph_mode=extra.graph_mode,
-        warnings=tuple(extra.warnings),
-        world_size=extra.world_size,
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -139,3 +139,12 @@ def test_files_and_stores_may_be_urls(fusionscope: Any, monkeypatch: pytest.Monk
         nothing = fusionscope("import", f"{bucket}/none/", "--store", f"{bucket}/runs")
         assert nothing.code == 2
         assert "no file under s3://traces/none/" in nothing.err
+
+
+def test_a_packed_run_is_imported_as_it_is(fusionscope: Any, tmp_path: Path) -> None:
+    assert fusionscope("export", "example", "--pack", tmp_path / "a b.tar").code == 0
+    answer = fusionscope("import", tmp_path / "a b.tar", "--name", "of a friend")
+    assert answer.code == 0 and answer.out.endswith("Next: fusionscope attribute 'of a friend'\n")
+    assert fusionscope("show", "of a friend", "--json").json["info"]["model"] == "glm-5.3-flash"
+    told = fusionscope("import", tmp_path / "a b.tar", "--batch", 4)
+    assert told.code == 2 and "give --name alone" in told.err

@@ -51,6 +51,7 @@ def test_a_mistyped_command_is_told_what_it_is_near_to(fusionscope: Any, typed: 
         ["show"],
         ["show", "nothing"],
         ["show", "nothing", "--json"],
+        ["runs", "--store", __file__],
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_code_2(fusionscope: Any, args: list[str]) -> None:
@@ -133,3 +134,19 @@ def test_show_says_what_tracing_adds(fusionscope: Any, tmp_path: Path) -> None:
     assert "41.7 ns per launch, +0.8% of the step" in fusionscope("show", "both").out
     assert fusionscope("show", "both", "--json").json["tracing"]["added_per_launch_ns"] == pytest.approx(250 / 6)
     assert "tracing adds" not in fusionscope("show", "one").out
+
+
+def test_a_narrow_terminal_breaks_no_number_and_no_short_word() -> None:
+    from rich.console import Console
+
+    columns = ("kernel", "kernel time us", "where")
+    rows = [("_moe_sum_reduce_kernel -> all_reduce_kernel", "2,369.631", "moe_finalize 41, mhc_post 41")]
+    table = output.table("", columns, rows, right=columns[1:2])
+    console = Console(width=200)
+    from rich.measure import Measurement
+
+    least = Measurement.get(console, console.options, table).minimum
+    with console.capture() as told:
+        console.print(table, width=least)
+    words = told.get().split()
+    assert least < 60 and {"_moe_sum_reduce_kernel", "2,369.631", "moe_finalize"} <= set(words)

@@ -16,6 +16,7 @@ import pytest
 
 from fusionscope.profiler import packed
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.imported import packed_run
 from fusionscope.profiler.packed import BadPack, is_packed, pack, unpacked
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store, UnknownRun
@@ -166,3 +167,30 @@ def test_other_urls_are_opened_by_fsspec(folder: Path, tmp_path: Path) -> None:
     assert Store(tmp_path).load("memory://runs/run.zip").info.name == "n"
     with pytest.raises(FusionScopeError, match=r"none\.zip"):
         Store(tmp_path).load("memory://runs/none.zip")
+
+
+def test_a_table_of_endless_rows_in_a_small_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = packed.MOST_ROWS // 100
+    part = pa.table({"name": pa.array(["a"]).take(pa.array([0] * rows, pa.int8())).dictionary_encode()})
+    with parquet.ParquetWriter(folder / "ranges.parquet", part.schema, compression="zstd") as writer:
+        for _ in range(101):
+            writer.write_table(part)
+    pack(folder, tmp_path / "large.tar")
+    assert (tmp_path / "large.tar").stat().st_size < 1 << 20
+    with pytest.raises(BadPack, match="larger than a run may be"):
+        unpacked(str(tmp_path / "large.tar"))
+
+
+def test_a_packed_run_is_stored_without_its_tags(runs: Store, folder: Path, tmp_path: Path) -> None:
+    runs.tag("n", ["main"])
+    pack(folder, tmp_path / "n.zip")
+    other = Store(tmp_path / "other")
+    taken = packed_run(other, str(tmp_path / "n.zip"))
+    assert (taken.info.name, taken.info.model, taken.info.tags) == ("n", "m", [])
+    assert taken.info.id != folder.name and other.load("n").trace.kernels.equals(runs.load("n").trace.kernels)
+    assert packed_run(other, str(tmp_path / "n.zip"), "again").info.name == "again"
+    pack(runs.find("example"), tmp_path / "example.tar")
+    assert packed_run(other, str(tmp_path / "example.tar")).info.name == ""

@@ -148,11 +148,11 @@ def test_a_store_that_cannot_be_written_names_the_option(tmp_path: Path) -> None
 _KILLED_WRITER = textwrap.dedent(
     """
     import os, signal, sys
-    from fusionscope.profiler import store
+    from fusionscope.profiler import run_folder, store
     from fusionscope.profiler.runinfo import RunInfo
     from fusionscope.profiler.trace import Trace, table
 
-    done, plain = 0, store._fsync
+    done, plain = 0, run_folder.fsync
 
     def fsync(path):
         global done
@@ -161,7 +161,7 @@ _KILLED_WRITER = textwrap.dedent(
         if done == int(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    store._fsync = fsync
+    run_folder.fsync = fsync
     trace = Trace(kernels=table("kernels", {"name": ["a"], "duration_ns": [1]}))
     store.Store(sys.argv[1]).save(RunInfo(name="half"), trace)
     """
@@ -246,3 +246,16 @@ def test_what_pandas_noted_in_a_table_need_not_be_true(runs: Store) -> None:
     whole = parquet.read_table(path)
     parquet.write_table(whole.replace_schema_metadata({b"pandas": b'{"columns": [{}], "index_columns": ["x"]}'}), path)
     pd.testing.assert_frame_equal(runs.load("n").trace.kernels, saved.trace.kernels)
+
+
+def test_a_run_that_cannot_be_tagged_says_why(runs: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = runs.save(RunInfo(name="kept"), Trace())
+    with pytest.raises(FusionScopeError, match="ships with the package and is not in the store"):
+        runs.tag("example", ["main"])
+
+    def refuses(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuses)
+    with pytest.raises(FusionScopeError, match=r"cannot be written \(Permission denied\), so the run takes no tag"):
+        runs.tag(saved.info.id, ["main"])
