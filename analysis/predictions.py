@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 
@@ -64,19 +65,30 @@ def prediction(found: Comparison, margin: float = MARGIN) -> Prediction | None:
 def pairs(infos: Iterable[RunInfo]) -> list[tuple[RunInfo, RunInfo]]:
     """(base, candidate) of the same experiment where the candidate asked for a fused path that the base did not.
 
-    Imported runs are left out: they do not say which paths they took.
+    Of bases with the same paths the one captured nearest in time stands for all: machines drift. Imported runs are
+    left out: they do not say which paths they took.
     """
     groups: dict[tuple[object, ...], list[RunInfo]] = {}
     for info in infos:
         if not info.imported and info.model:
             groups.setdefault(_experiment(info), []).append(info)
-    return [
-        (base, candidate)
-        for group in groups.values()
-        for base in group
-        for candidate in group
-        if base is not candidate and _adds_a_fusion(base, candidate)
-    ]
+    found = []
+    for group in groups.values():
+        for candidate in group:
+            nearest: dict[tuple[tuple[str, str], ...], RunInfo] = {}
+            for base in sorted(group, key=lambda info: abs(_when(info) - _when(candidate))):
+                if base is not candidate and _adds_a_fusion(base, candidate):
+                    nearest.setdefault(tuple(sorted(_fused(base).items())), base)
+            found += [(base, candidate) for base in nearest.values()]
+    return found
+
+
+def _when(info: RunInfo) -> float:
+    """When a run was captured, seconds; 0 where it does not say."""
+    try:
+        return datetime.fromisoformat(info.created).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def batches(infos: Iterable[RunInfo], of: RunInfo) -> list[RunInfo]:

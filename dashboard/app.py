@@ -1,4 +1,4 @@
-"""The Dash application: the frame of every page, which page a path names, and what controls change."""
+"""The Dash application: the frame of every page, and which page a path names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import dash_mantine_components as dmc
 import flask
-from dash import ALL, MATCH, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import Dash, dcc, html
 from dash.development.base_component import Component
 
-from fusionscope.dashboard import downloads, parts, urls
+from fusionscope.dashboard import callbacks, downloads, parts, urls
 from fusionscope.dashboard.library import Library
 from fusionscope.dashboard.pages import accuracy, compare, estimate, run, runs, summary
 from fusionscope.profiler.errors import FusionScopeError
@@ -52,7 +51,8 @@ def make_app(library: Library) -> Dash:
         add_log_handler=False,
     )
     app.layout = _frame()
-    _callbacks(app, library)
+    callbacks.add_browser(app)
+    callbacks.add_server(app, library, render)
     downloads.add_routes(app.server, library)
     return app
 
@@ -122,89 +122,3 @@ def render(library: Library, pathname: str | None, search: str | None) -> tuple[
             f"{type(error).__name__}: {error}. Please report this with the run's trace; the terminal has the details."
         )
         return html.Div([parts.title(ref or page.capitalize()), parts.alert(told, "A fault of FusionScope")]), title
-
-
-def _callbacks(app: Dash, library: Library) -> None:
-    def client(name: str) -> ClientsideFunction:
-        return ClientsideFunction(namespace="fusionscope", function_name=name)
-
-    every = [{"type": kind, "name": ALL} for kind in ("param", "search")]
-    url = [State("url", "pathname"), State("url", "search")]
-
-    app.callback(Output("content", "children"), Output("titled", "data"), Input("url", "pathname"),
-                 Input("url", "search"))(lambda path, search: render(library, path, search))  # fmt: skip
-    app.clientside_callback(client("titled"), Output("named", "data"), Input("titled", "data"))
-    # Controls of a part of a page change the URL in place; the others go to the page that it then names.
-    app.clientside_callback(client("sync"), Output("synced", "data"), *[Input(i, "value") for i in every])
-    app.clientside_callback(
-        client("go"),
-        Output("url", "pathname"),
-        Output("url", "search"),
-        Input({"type": "go", "name": ALL}, "value"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        client("quickFilter"),
-        Output({"type": "grid", "name": MATCH}, "dashGridOptions"),
-        Input({"type": "search", "name": MATCH}, "value"),
-        State({"type": "grid", "name": MATCH}, "dashGridOptions"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        client("step"),
-        Output({"type": "param", "name": "site"}, "value"),
-        Input({"type": "step", "by": ALL}, "n_clicks"),
-        State({"type": "param", "name": "site"}, "data"),
-        State({"type": "param", "name": "site"}, "value"),
-        prevent_initial_call=True,
-    )
-    app.callback(
-        Output("selected", "children"),
-        Input({"type": "grid", "name": "q"}, "selectedRows"),
-        prevent_initial_call=True,
-    )(runs.selected)
-    app.callback(
-        Output({"type": "grid", "name": "q"}, "rowData"),
-        Output("tag-answer", "children"),
-        Input("tag-add", "n_clicks"),
-        Input("tag-remove", "n_clicks"),
-        State({"type": "grid", "name": "q"}, "selectedRows"),
-        State("tag-name", "value"),
-        prevent_initial_call=True,
-    )(lambda add, take, chosen, name: _tagged(library, add, take, chosen, name))
-    app.callback(
-        Output("plot-timeline", "figure"),
-        Input({"type": "param", "name": "site"}, "value"),
-        *url,
-        prevent_initial_call=True,
-    )(lambda site, path, search: run.zoom(library, urls.parts(path)[1], urls.Query.parse(search), site))
-    app.callback(
-        Output("plot-aligned", "figure"),
-        Input({"type": "param", "name": "site"}, "value"),
-        State("url", "search"),
-        prevent_initial_call=True,
-    )(lambda site, search: compare.aligned(library, urls.Query.parse(search), site))
-    app.callback(
-        Output("estimate-result", "children"),
-        Output("estimate-controls", "className"),
-        Input({"type": "param", "name": ALL}, "value"),
-        State({"type": "param", "name": ALL}, "id"),
-        *url,
-        prevent_initial_call=True,
-    )(lambda values, ids, path, search: estimated(library, values, ids, path, search))
-
-
-def _tagged(library: Library, add: int | None, take: int | None, chosen: Any, name: str | None) -> tuple[Any, Any]:
-    # The buttons' coming into being calls back as well.
-    if not add and not take:
-        return no_update, no_update
-    return runs.tagged(library, chosen, name, ctx.triggered_id == "tag-remove")
-
-
-def estimated(
-    library: Library, values: list[Any], ids: list[dict[str, str]], path: str, search: str
-) -> tuple[Any, str]:
-    """The result of the estimate page and the class of its controls, from the controls' values and the URL."""
-    controls = {ident["name"]: value for ident, value in zip(ids, values, strict=True)}
-    query = urls.Query.parse(search).replaced(controls)
-    return estimate.result(library, urls.parts(path)[1], query), f"fs-side fs-how-{query.text('how', 'speedup')}"

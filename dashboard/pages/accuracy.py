@@ -17,8 +17,8 @@ def page(library: Library, query: urls.Query) -> Component:
     """The page `/accuracy`."""
     found, left = library.predictions()
     lead = (
-        "For every pair of runs of one experiment where the second fused something and both have untraced times: what "
-        "the first alone, with the fused kernel's time, predicts, and what was measured."
+        "What the run before a fusion alone, with the fused kernel's time, predicts, and what was measured: for each "
+        "run that fused something, beside the run of the same experiment without it that is nearest in time."
     )
     body: list[Component] = [parts.title("Accuracy", lead, [parts.save(urls.download("accuracy.csv"))])]
     if left:

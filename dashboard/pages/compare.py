@@ -117,10 +117,7 @@ def _refusal(found: Comparison, base: str, candidates: list[str]) -> Component:
 def _answer(found: Comparison) -> list[Component]:
     fired = found.fired
     if fired is not None:
-        text = (
-            f"{fired.boundary} fired at {fired.sites} of {fired.of_sites} sites, {fired.replays} of {fired.of_replays} "
-            f"replays, {fired.ranks} of {fired.of_ranks} ranks."
-        )
+        text = f"{fired.boundary} fired at {fired.told()}."
         colour = "green"
     elif found.same_sequence:
         text, colour = "Did not fire: both runs launch the same kernels in the same order.", "yellow"

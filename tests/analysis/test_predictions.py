@@ -67,6 +67,12 @@ def test_pairs_are_of_one_experiment_and_add_a_fusion() -> None:
     assert found == [("split", "fused"), ("split", "both"), ("fused", "both")]
 
 
+def test_the_base_captured_nearest_in_time_stands_for_its_like() -> None:
+    bases = [info(f"base {day}", created=f"2026-01-0{day}T00:00:00+00:00") for day in (1, 4, 9)]
+    fused = info("fused", paths={"mhc_post": "triton"}, created="2026-01-05T00:00:00+00:00")
+    assert [(a.name, b.name) for a, b in pairs([*bases, fused])] == [("base 4", "fused")]
+
+
 def test_batches_are_the_newest_runs_of_the_same_choice() -> None:
     runs = [
         info("one", batch=1, created="1"),

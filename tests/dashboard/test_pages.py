@@ -10,7 +10,7 @@ import plotly
 import pytest
 from literal_traces import SPLIT, kernels
 
-from fusionscope.dashboard import app, controls
+from fusionscope.dashboard import app, callbacks, controls
 from fusionscope.dashboard.library import Library
 from fusionscope.dashboard.pages import compare, estimate, run, runs
 from fusionscope.dashboard.urls import Query
@@ -160,10 +160,10 @@ def test_the_fused_time_can_come_from_a_run_that_has_it(library: Library) -> Non
 def test_the_controls_of_an_estimate_answer_without_the_page(library: Library) -> None:
     names = ["boundary", "how", "speedup", "margin"]
     ids = [{"type": "param", "name": name} for name in names]
-    answer, kind = app.estimated(library, ["ar_norm", "speedup", 3, 1], ids, "/estimate/split", "?rank=0")
+    answer, kind = callbacks.estimated(library, ["ar_norm", "speedup", 3, 1], ids, "/estimate/split", "?rank=0")
     assert "3.00 x" in text(answer) and "1.00% of the step" in text(answer)
     assert kind.endswith("fs-how-speedup")
-    wrong, _ = app.estimated(library, ["ar_norm", "speedup", -1, 1], ids, "/estimate/split", "")
+    wrong, _ = callbacks.estimated(library, ["ar_norm", "speedup", -1, 1], ids, "/estimate/split", "")
     assert "speedup in the address is a number above 0" in text(wrong)
 
 
