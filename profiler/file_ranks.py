@@ -10,6 +10,9 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.readers.names import named_rank
 from fusionscope.profiler.trace import Trace
 
+#: A sentence that names more gaps than this helps nobody.
+_MOST_SPANS = 20
+
 
 def ranks_of(trace: Trace) -> list[int]:
     """The ranks that have work in a trace; graph mode has replay times instead of kernels."""
@@ -47,11 +50,17 @@ def numbered(paths: Sequence[Path], traces: Sequence[Trace]) -> list[Trace]:
 def missing(ranks: Sequence[int], world_size: int) -> list[str]:
     """A sentence about the ranks of a run that no file has, if there are some."""
     size = max(world_size, max(ranks, default=-1) + 1)
-    lacking = sorted(set(range(size)) - set(ranks))
+    # Gaps, not ranks: a damaged file can tell of a world of any size.
+    known_ranks = sorted(set(ranks))
+    lacking = [
+        (before + 1, rank - 1)
+        for before, rank in zip([-1, *known_ranks], [*known_ranks, size], strict=True)
+        if rank - before > 1
+    ]
     if not lacking or not ranks:
         return []
     known = "" if world_size else "at least "
-    noun, verb = ("Rank", "is") if len(lacking) == 1 else ("Ranks", "are")
+    noun, verb = ("Rank", "is") if size - len(known_ranks) == 1 else ("Ranks", "are")
     return [
         f"{noun} {_spans(lacking)} of {known}{size} {verb} missing: numbers of one rank hold, an all-reduce includes "
         "an unknown wait, and numbers across ranks are refused; import the files of all ranks together."
@@ -68,13 +77,8 @@ def _noted(trace: Trace, note: str) -> Trace:
     return replace(trace, warnings=(*trace.warnings, note))
 
 
-def _spans(numbers: Sequence[int]) -> str:
+def _spans(spans: Sequence[tuple[int, int]]) -> str:
     """1, 2, 4 to 6."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
     joins = {0: "{0}", 1: "{0}, {1}"}
-    return ", ".join(joins.get(last - first, "{0} to {1}").format(first, last) for first, last in spans)
+    told = [joins.get(last - first, "{0} to {1}").format(first, last) for first, last in spans[:_MOST_SPANS]]
+    return ", ".join(told) + (f" and {len(spans) - _MOST_SPANS} more" if len(spans) > _MOST_SPANS else "")

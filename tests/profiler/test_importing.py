@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fusionscope.profiler import file_ranks
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.importing import file_digest, import_files, ranks_of
 
@@ -87,3 +88,11 @@ def test_two_kineto_files_are_two_ranks() -> None:
     assert dict(trace.kernels.groupby("rank").size()) == {0: 1056, 1: 1248}
     assert trace.world_size == 2
     assert dict(trace.timings.groupby("rank").size()) == {0: 300, 1: 300}
+
+
+def test_a_world_of_any_size_costs_no_memory() -> None:
+    (said,) = file_ranks.missing([0, 3, 5, 2**31 - 1], 2**62)
+    assert said.startswith(f"Ranks 1, 2, 4, 6 to {2**31 - 2}, {2**31} to {2**62 - 1} of {2**62} are missing")
+    (said,) = file_ranks.missing(range(0, 100, 2), 0)
+    assert "1, 3, 5" in said and "39 and 29 more of at least 99 are missing" in said
+    assert file_ranks.missing([0, 1], 2) == [] == file_ranks.missing([], 8)

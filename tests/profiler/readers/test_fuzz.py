@@ -61,7 +61,7 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("reader", ["kineto", "rocprofv3_json", "timings", "provenance", "serving", "answers"])
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40, derandomize=True)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25, derandomize=True)
 @given(data=st.data())
 def test_any_value_in_any_place_of_a_document(reader: str, tmp_path: Path, data: st.DataObject) -> None:
     """Structure, not bytes: what fails is shrunk to the smallest value in the place where it fails."""
