@@ -8,6 +8,7 @@ each distinct name, never once a launch.
 from __future__ import annotations
 
 import re
+import warnings
 from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -28,9 +29,12 @@ def compiled(where: str, text: object) -> re.Pattern[str]:
     """The pattern; raises FusionScopeError where it is no regular expression, or one whose time is not bounded."""
     pattern = str(text)
     try:
-        found = re.compile(pattern)
-        tree = _parser.parse(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
+        with warnings.catch_warnings():
+            # Python warns of a set such as [[:alpha:]], which it takes for other letters than its author.
+            warnings.simplefilter("error", FutureWarning)
+            found = re.compile(pattern)
+            tree = _parser.parse(pattern)
+    except (re.error, RecursionError, OverflowError, FutureWarning) as error:
         raise FusionScopeError(
             f"{where} has a pattern that is no regular expression, {pattern!r} ({error})."
         ) from error

@@ -48,7 +48,8 @@ def parse(where: str, text: str) -> tuple[list[Role], list[BoundaryRule]]:
     """The roles and kinds of one file. Raises FusionScopeError that names the file and what is wrong."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # A TOMLDecodeError, or Python's own word for a number of thousands of digits.
         raise FusionScopeError(f"{where} is not valid TOML ({error}): correct it there.") from error
     except RecursionError as error:
         raise FusionScopeError(f"{where} is nested too deeply: write it flat.") from error

@@ -119,3 +119,17 @@ def test_a_zip_that_is_packed_otherwise_or_broken_is_refused(tmp_path: Path, at:
     path.write_bytes(whole)
     with pytest.raises(BadPack, match="is no packed run"):
         unpacked(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[role]]\nrole = 'a'\npattern = '[[:alpha:]]_kernel'\n", "no regular expression.*nested set"),
+        (f"[[boundary]]\nname = {'9' * 5000}\n", "is not valid TOML"),
+    ],
+)
+def test_rules_that_python_takes_otherwise_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(text)
+    with pytest.raises(FusionScopeError, match=told):
+        READERS["rules"].read(path)
