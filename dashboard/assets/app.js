@@ -25,6 +25,18 @@
     return text ? "?" + text : "";
   }
 
+  /* Controls call back when they come into being, too: only what somebody changed since then goes into the URL. */
+  let shown = { path: "", values: {} };
+  function changed(values) {
+    if (shown.path !== window.location.pathname) shown = { path: window.location.pathname, values: {} };
+    const found = {};
+    Object.entries(values).forEach(([name, value]) => {
+      if (name in shown.values && JSON.stringify(shown.values[name]) !== JSON.stringify(value)) found[name] = value;
+      shown.values[name] = value;
+    });
+    return found;
+  }
+
   /* The page comes anew with the URL: whoever used the keyboard stays where they were. */
   function keepFocus() {
     const id = document.activeElement && document.activeElement.id;
@@ -65,7 +77,7 @@
         return noUpdate();
       },
       go: () => {
-        const values = controls();
+        const values = changed(controls());
         let path = window.location.pathname;
         if ("run" in values) {
           path = values.run ? "/estimate/" + encodeURIComponent(values.run) : "/estimate";

@@ -98,6 +98,22 @@ def view(page: Any, plot: str = "plot-timeline") -> list[float]:
     return found
 
 
+def test_a_page_is_made_once_and_again_when_a_control_changes(seen: Any) -> None:
+    made: list[str] = []
+    seen.page.on("response", lambda r: made.append(r.url) if "content.children" in str(r.request.post_data) else None)
+    page = seen.open(COMPARED)
+    drawn(page, 3, 1)
+    page.wait_for_timeout(300)
+    assert len(made) == 1 and page.url.endswith(COMPARED)
+    margin = page.get_by_label("Margin (% of the step)")
+    margin.fill("3")
+    page.wait_for_url("**" + COMPARED + "&margin=3")
+    page.get_by_text("below margin").first.wait_for()
+    assert len(made) == 2
+    page.go_back()
+    page.get_by_text("worth merging").first.wait_for()
+
+
 def test_a_site_is_zoomed_to_stepped_through_and_shared(seen: Any) -> None:
     page = seen.open("/run/example")
     drawn(page, 3)
