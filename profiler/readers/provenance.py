@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fusionscope.profiler.errors import FusionScopeError
@@ -15,6 +16,10 @@ from fusionscope.profiler.trace import table
 _RANGES = "node_index_ranges_half_open"
 #: How a log of marks begins, which `fusion_runtime.marks` writes.
 _LOG = '{"fusionscope_marks"'
+#: A range can be a mistake that would fill the memory: 500 graphs of 2,000 nodes on 2 ranks are no more.
+_MOST_NODES = 2_000_000
+#: What the nodes of a site have in common, the first of them and the one behind the last.
+_Span = tuple[dict[str, Any], int, int]
 _FORM = f'{{"boundary": "ar_norm", "kind": "split", "{_RANGES}": [[3, 5], …]}}, or a list of such objects'
 
 
@@ -41,10 +46,19 @@ def read_provenance(path: str | Path) -> pd.DataFrame:
     if not entries:
         raise FusionScopeError(f"{path} holds no sites: provenance is {_FORM}.")
     counts: dict[tuple[int, int, str], int] = {}
-    rows: list[dict[str, Any]] = []
+    spans: list[_Span] = []
     for number, entry in enumerate(entries):
-        rows += _sites(entry, f"{path}, entry {number}", counts)
-    columns: dict[str, object] = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+        spans += _sites(entry, f"{path}, entry {number}", counts)
+    sizes = [last - first for _, first, last in spans]
+    if sum(sizes) > _MOST_NODES:
+        raise FusionScopeError(
+            f"{path} names {sum(sizes)} nodes, more than all graphs of a run have: provenance is {_FORM}."
+        )
+    columns: dict[str, object] = {}
+    for name in spans[0][0] if spans else ():
+        columns[name] = np.array([common[name] for common, _, _ in spans], dtype="object").repeat(sizes)
+    if spans:
+        columns["node"] = np.concatenate([np.arange(first, last) for _, first, last in spans])
     return table("sites", columns)
 
 
@@ -67,7 +81,7 @@ def _log(text: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> list[dict[str, Any]]:
+def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> list[_Span]:
     if not isinstance(entry, dict) or not isinstance(entry.get("boundary"), str) or not entry["boundary"]:
         raise FusionScopeError(f"{where} names no boundary: provenance is {_FORM}.")
     ranges = entry.get(_RANGES)
@@ -85,12 +99,12 @@ def _sites(entry: Any, where: str, counts: dict[tuple[int, int, str], int]) -> l
         graph = -2 - capture
     layers, numbers = (_each(entry.get(key, -1), len(ranges), f"{where}: {key}") for key in ("layer", "site"))
     key = (rank, graph, boundary)
-    rows = []
+    rows: list[_Span] = []
     for span, layer, number in zip(ranges, layers, numbers, strict=True):
         first, last = _span(span, where)
         common = {"rank": rank, "graph": graph, "boundary": boundary, **texts}
         common |= {"site": counts.setdefault(key, 0) if number < 0 else number, "layer": layer}
-        rows += [{**common, "node": node} for node in range(first, last)]
+        rows.append((common, first, last))
         counts[key] = counts.get(key, 0) + 1
     return rows
 
@@ -111,7 +125,6 @@ def _number(value: Any, what: str) -> int:
 
 def _span(span: Any, where: str) -> tuple[int, int]:
     numbers = isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)
-    # No graph has ten million nodes: a longer range is a mistake that would fill the memory.
-    if not numbers or not 0 <= span[0] < span[1] or span[1] - span[0] > 10_000_000:
+    if not numbers or not 0 <= span[0] < span[1] < 2**31:
         raise FusionScopeError(f"{where}: {span!r} is no half-open range of node ordinals such as [3, 5].")
     return span[0], span[1]
