@@ -45,6 +45,11 @@ class Fired:
     ranks: int
     of_ranks: int
 
+    def told(self) -> str:
+        """`90 of 90 sites, 12 of 12 replays, 1 of 1 ranks`; eager forwards have no replays."""
+        replays = f"{self.replays:,} of {self.of_replays:,} replays, " if self.of_replays else ""
+        return f"{self.sites:,} of {self.of_sites:,} sites, {replays}{self.ranks} of {self.of_ranks} ranks"
+
 
 def claimed(changes: list[Change]) -> Change | None:
     """The change that the candidate is about: that which takes most launches away.

@@ -22,8 +22,9 @@ from fusionscope.profiler.trace import Trace
 
 Ints = NDArray[np.int64]
 
-#: How engines write the batch of a step into its range: SGLang's `bs=32`, vLLM's `generation_32(`.
-_BATCH = re.compile(r"\bbs=(\d+)|generation_(\d+)\(")
+#: How engines write the batch of a step into its range: SGLang's `bs=32`, vLLM's `generation_32(`. A step in which
+#: nothing decodes (`generation_0(`) has none.
+_BATCH = re.compile(r"\bbs=([1-9]\d*)|generation_([1-9]\d*)\(")
 
 
 @dataclass(frozen=True, eq=False)

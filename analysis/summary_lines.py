@@ -97,6 +97,8 @@ def _by_how_much(found: Comparison, guess: Estimate | None, serving: Serving | N
     class_ = decided.class_ if decided else INCONCLUSIVE
     word = "less" if gain >= 0 else "more"
     size = f"{saving(gain)} {word} per decode forward ({percent(-gain / step)} of the {of})"
+    if abs(gain) < 1:
+        size = f"the {of} is unchanged"
     if class_ == NOT_MEASURABLE:
         return (f"no measurable difference, {how}{size}",)
     return (f"{size}, {how}{WORDS[class_][2]}",)
@@ -198,8 +200,7 @@ def fired(found: Comparison) -> Line:
     if fact is not None:
         parts: list[Inline] = [
             bold("Fired:"),
-            f" {fact.sites} of {fact.of_sites} sites, {fact.replays} of {fact.of_replays} replays, "
-            f"{fact.ranks} of {fact.of_ranks} ranks.",
+            f" {fact.told()}.",
         ]
     elif found.suspects:
         parts = [bold("Fired:"), " not known."]

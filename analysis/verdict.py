@@ -62,7 +62,7 @@ def judge(
     if mde_ns is None:
         guess = _class(low, high, 0.0, need)
         floor = min(abs(low), abs(high))
-        would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {guess}"
+        would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {_said(guess)}"
         sentence = f"Undecided: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
         quote = _quote(kind, subject, said, saving_ns, None, INCONCLUSIVE, change or would.removeprefix("; "))
         confidence = _confidence(low, high, need)
@@ -118,7 +118,7 @@ def _change(
             return f"a noise floor below {us(min(abs(low), abs(high)))} would show it"
         return "nothing above the noise is hidden in the interval"
     there = _class(saving_ns, saving_ns, mde_ns, need)
-    return f"with a narrower interval around the same saving it would be {there}"
+    return f"with a narrower interval around the same saving it would be {_said(there)}"
 
 
 def with_prediction(measured: Verdict, predicted: str) -> str:
@@ -144,7 +144,12 @@ def _class(low: float, high: float, noise: float, need: float) -> str:
 
 def _spans(low: float, high: float, noise: float, need: float) -> str:
     ends = [_class(edge, edge, noise, need) for edge in (low, high)]
-    return " to ".join(ends) if ends[0] != ends[1] else f"more than {ends[0]}"
+    return " to ".join(map(_said, ends)) if ends[0] != ends[1] else f"more than {_said(ends[0])}"
+
+
+def _said(name: str) -> str:
+    """A class inside a sentence."""
+    return name.replace("_", " ")
 
 
 def _confidence(low: float, high: float, limit: float) -> float:

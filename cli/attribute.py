@@ -78,7 +78,7 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     step = told["forward"]
     us = output.microseconds
     head = (
-        f"{found.title}: rank {told['rank']}, forward {step['kind']}, {step['launches']} launches, "
+        f"{found.title}: rank {told['rank']}, forward {step['kind']}, {output.counted(step['launches'], 'launch')}, "
         f"{output.counted(step['replays'], 'replay')}; kernel time {us(step['kernel_time_ns'])} us, "
         f"busy {us(step['busy_time_ns'])} us, span {us(step['span_ns'])} us. "
         f"Labels: {', '.join(found.info.labels) or 'none'}."
@@ -91,7 +91,9 @@ def render(found: Analysed, payload: dict[str, Any] | None = None) -> Renderable
     elif step["replays"] == 1:
         parts.append(Text("One replay only, so no interval: record more (capture --replays 12, or more steps)."))
     if len(told["forwards"]) > 1:
-        others = ", ".join(f"{f['kind']} ({f['launches']} launches x {f['replays']})" for f in told["forwards"][:6])
+        others = ", ".join(
+            f"{f['kind']} ({output.counted(f['launches'], 'launch')} x {f['replays']})" for f in told["forwards"][:6]
+        )
         parts.append(Text(f"{len(told['forwards'])} kinds of forward (--forward KIND): {others}."))
     parts += [Text(f"Declined at {text}.") for text in told_declines(found.info)]
     parts += [Text(f"Note: {text}") for text in [*found.run.trace.warnings, *told["warnings"]]]
@@ -106,22 +108,23 @@ def _boundaries(told: dict[str, Any]) -> RenderableType:
         subtypes = ", ".join(f"{n} {s}" for s, n in row["subtypes"].items() if s)
         nested = ", ".join(f"{n} in {k}" for k, n in row["nested"].items())
         paths = ", ".join(f"{n} {p}" for p, n in row["paths"].items())
-        sites = str(row["sites"]) if row["sites"] else "0 sites"
+        sites = f"{row['sites']:,}" if row["sites"] else "0 sites"
         rung = row["rung"] if row["sites"] else ""
         time = output.microseconds(row["kernel_time_ns"])
         share = f"{row['share']:.2%}"
-        rows.append((row["boundary"], sites, subtypes, paths, row["launches"], time, share, rung, nested))
+        rows.append((row["boundary"], sites, subtypes, paths, f"{row['launches']:,}", time, share, rung, nested))
     columns = ("boundary", "sites", "subtypes", "paths", "launches", "kernel time us", "of span", "rung", "nested")
     return output.table("Boundaries", columns, rows, right=("sites", "launches", "kernel time us", "of span", "rung"))
 
 
 def _kernels(told: dict[str, Any], most: int = 15) -> RenderableType:
-    from fusionscope.analysis.names import short
+    from fusionscope.analysis.names import distinct
     from fusionscope.cli import output
 
     us = output.microseconds
+    label = distinct(k["name"] for k in told["kernels"])
     rows = [
-        (short(k["name"]), k["role"] or "?", k["launches"], us(k["median_ns"]), us(k["kernel_time_ns"]))
+        (label[k["name"]], k["role"] or "?", f"{k['launches']:,}", us(k["median_ns"]), us(k["kernel_time_ns"]))
         for k in told["kernels"][:most]
     ]
     title = f"Kernels ({min(most, len(told['kernels']))} of {len(told['kernels'])}, most time first)"

@@ -101,7 +101,7 @@ def render_batches(rows: list[BatchRow], decided: Gate) -> RenderableType:
         verdict = f"{row.verdict.class_}" if row.verdict else row.state
         kind = row.verdict.kind if row.verdict else ""
         cells.append(
-            (row.batch or "-", row.padded or "-", row.tokens or "-", f"{row.launches[0]} -> {row.launches[1]}",
+            (row.batch or "-", row.padded or "-", row.tokens or "-", f"{row.launches[0]:,} -> {row.launches[1]:,}",
              us(row.step_ns), saving, part, verdict, kind)
         )  # fmt: skip
     table = output.table("Batches", columns, cells, right=columns[:7])
@@ -121,17 +121,14 @@ def render(found: Comparison) -> RenderableType:
 
     from fusionscope.analysis.blocks import plain
     from fusionscope.analysis.compare_document import quote_of, ranks_document
-    from fusionscope.analysis.names import short
+    from fusionscope.analysis.names import distinct, short
     from fusionscope.analysis.summary_lines import differences
     from fusionscope.cli import output
 
     us = output.microseconds
     fired = found.fired
     if fired is not None:
-        first = (
-            f"{fired.boundary} fired at {fired.sites} of {fired.of_sites} sites, {fired.replays} of {fired.of_replays} "
-            f"replays, {fired.ranks} of {fired.of_ranks} ranks."
-        )
+        first = f"{fired.boundary} fired at {fired.told()}."
     elif found.same_sequence:
         first = "Did not fire: both runs launch the same kernels in the same order."
     else:
@@ -148,18 +145,20 @@ def render(found: Comparison) -> RenderableType:
     labels = [", ".join(side.info.labels) or "none" for side in (found.base, found.candidate)]
     lines.append(f"Labels: {labels[0]}." if labels[0] == labels[1] else f"Labels: {labels[0]} -> {labels[1]}.")
     lines.append(plain(differences(found)))
-    totals = [("launches", found.base.forward.launches, found.candidate.forward.launches, "")]
-    rows: list[tuple[object, ...]] = [(name, a, b, f"{b - a:+d}", f"{b / a - 1:+.2%}") for name, a, b, _ in totals]
+    counts = [side.forward.launches for side in (found.base, found.candidate)]
+    change = (f"{counts[1] - counts[0]:+,}", f"{counts[1] / counts[0] - 1:+.2%}")
+    rows: list[tuple[object, ...]] = [("launches", *(f"{count:,}" for count in counts), *change)]
     for title, value in (("kernel time us", "kernel_time"), ("busy time us", "busy_time"), ("span us", "span")):
         a, b = (float(np.median(getattr(s.forward, value))) for s in (found.base, found.candidate))
         rows.append((title, us(a), us(b), us(b - a), f"{b / a - 1:+.2%}"))
+    labels_of = distinct(row.name for row in found.rows)
     boundaries = [
         (c.name, c.base_sites, c.candidate_sites, c.base_launches, c.candidate_launches, us(c.base_ns),
          us(c.candidate_ns), c.fired_sites)
         for c in found.changes
     ]  # fmt: skip
     kernels = [
-        (short(r.name), r.where or "elsewhere", r.base.launches, r.candidate.launches, us(r.base.sum_ns),
+        (labels_of[r.name], r.where or "elsewhere", r.base.launches, r.candidate.launches, us(r.base.sum_ns),
          us(r.candidate.sum_ns), us(r.difference_ns), r.status)
         for r in found.rows[:20]
     ]  # fmt: skip

@@ -59,8 +59,8 @@ def render(title: str, found: Ranks) -> RenderableType:
 
     columns = ("rank", "launches", "replays", "batch", "span us", "all-reduce us", "transfer us", "wait us", "last")
     rows = [
-        (r.rank, r.launches, r.replays, "-" if r.batch is None else r.batch, us(r.span_ns), us(r.reduce_ns),
-         known(r.transfer_ns), known(r.wait_ns), "-" if r.last is None else r.last)
+        (r.rank, f"{r.launches:,}", f"{r.replays:,}", "-" if r.batch is None else r.batch, us(r.span_ns),
+         us(r.reduce_ns), known(r.transfer_ns), known(r.wait_ns), "-" if r.last is None else r.last)
         for r in found.rows
     ]  # fmt: skip
     lines = list(found.notes)
@@ -70,8 +70,8 @@ def render(title: str, found: Ranks) -> RenderableType:
             "shortest duration": "by the shortest duration, since the ranks' clocks are not shared",
         }[found.last_by]
         lines.append(
-            f"{found.occurrences} all-reduces of {len(found.rows)} ranks; sums over all replays; span is one forward's "
-            f"median. A fusion removes no wait. Last {by}: most often rank {found.last_rank}."
+            f"{found.occurrences:,} all-reduces of {len(found.rows)} ranks; sums over all replays; span is one "
+            f"forward's median. A fusion removes no wait. Last {by}: most often rank {found.last_rank}."
         )
     if (other := found.other) is not None:
         lines.append(

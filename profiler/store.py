@@ -85,7 +85,9 @@ class Store:
     def __init__(self, root: Path | str | None = None) -> None:
         self.root = Path(default_place() if root is None else root).expanduser()
         if self.root.is_file():
-            raise FusionScopeError(f"The store {self.root} is a file: give a folder of runs, as in fusionscope runs --store ./runs.")
+            raise FusionScopeError(
+                f"The store {self.root} is a file: give a folder of runs, as in fusionscope runs --store ./runs."
+            )
 
     @property
     def place(self) -> str:
@@ -176,7 +178,8 @@ class Store:
         path = self.find(ref)
         if ref in EXAMPLES:
             raise FusionScopeError(
-                f"{ref} ships with the package and is not in the store {self.place}, so it takes no tag: tag a run of yours."
+                f"{ref} ships with the package and is not in the store {self.place}, so it takes no tag: tag "
+                "a run of yours."
             )
         if path.parent != self.root:
             raise FusionScopeError(f"{ref} is not in the store {self.place}, so it takes no tag: import it first.")

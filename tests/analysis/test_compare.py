@@ -6,6 +6,7 @@ import pytest
 from literal_traces import AR, FUSED_RUN, GEMM, NORM, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.changes import Fired
 from fusionscope.analysis.compare import compare
 from fusionscope.analysis.compare_document import document
 from fusionscope.analysis.summary import markdown
@@ -107,3 +108,8 @@ def test_two_fusions_at_once_are_two_claims_and_have_no_prediction(made: Callabl
     assert "Predicted: nothing, since several boundaries changed at once" in text
     only = compare(base, made([[*fused_attention, *at(moe, 200)]] * 2))
     assert [(change.name, sites) for change, sites in only.claims] == [("mhc_post:attn_exit", 1)]
+
+
+def test_an_eager_forward_fires_in_no_replays() -> None:
+    assert Fired("a", 72, 72, 0, 0, 8, 8).told() == "72 of 72 sites, 8 of 8 ranks"
+    assert Fired("a", 90, 90, 12, 12, 1, 1).told() == "90 of 90 sites, 12 of 12 replays, 1 of 1 ranks"

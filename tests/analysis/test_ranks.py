@@ -74,6 +74,9 @@ def test_unequal_batches_are_named() -> None:
     found = ranks(Run(RunInfo(), merge(both), Path()), RULES)
     assert [r.batch for r in found.rows] == [32, 8]
     assert any("differ in batch (rank 0 32, rank 1 8)" in note for note in found.notes)
+    # A step in which nothing decodes has no batch.
+    prefill = ranks(Run(RunInfo(), with_step(0, "execute_context_1(888_788544)_generation_0(0)"), Path()), RULES)
+    assert [r.batch for r in prefill.rows] == [None]
 
 
 def test_one_rank_of_many_tells_no_transfer() -> None:

@@ -32,7 +32,7 @@ def test_classes_at_a_margin_of_5_us_and_a_noise_floor_of_1_us(low: float, high:
 def test_an_unknown_noise_floor_is_inconclusive_and_says_what_it_would_be() -> None:
     found = verdict(6_000, 9_000, mde=None, missing="Import with --timings.")
     assert found.class_ == "inconclusive" and found.above_noise is None and found.above_margin
-    assert "it would be worth_merging" in found.sentence and "--timings" in found.sentence
+    assert "it would be worth merging" in found.sentence and "--timings" in found.sentence
 
 
 def test_a_noisy_machine_cannot_call_a_saving_worth_merging() -> None:
@@ -59,9 +59,9 @@ def test_the_class_agrees_with_its_flags(low: float, width: float, mde: float) -
         (-500, 800, 1_000.0, "no measurable difference; nothing above the noise is hidden in the interval."),
         (-9_000, -2_000, 1_000.0, "slower; it would have to take 14.00 us less to be worth merging."),
         (2_000, 12_000, 1_000.0, "undecided; with a narrower interval around the same saving it would be "
-         "worth_merging."),
+         "worth merging."),
         (6_000, 9_000, None, "the noise floor is not known: undecided; with a noise floor below 6.00 us it would be "
-         "worth_merging."),
+         "worth merging."),
     ],
 )  # fmt: skip
 def test_a_quote_is_one_sentence_with_what_would_change_it(

@@ -98,3 +98,12 @@ def test_texts_lose_what_is_not_seen_and_nothing_else() -> None:
     import pandas as pd
 
     assert csv(pd.DataFrame({"name": ["\x1b=1+1", "a\x1b[2Jb"]})) == '"name"\n"\' =1+1"\n"a [2Jb"\n'
+
+
+def test_kernels_of_one_name_are_told_apart(fusionscope: Any, tmp_path: Path) -> None:
+    names = ["void mul_mat<(type)13>(int)", "void mul_mat<(type)12>(int)"]
+    launches = [(name, 10_000 * place, 5_000) for place, name in enumerate(names)]
+    Store(tmp_path).save(RunInfo(name="twice"), Trace(kernels=kernels([launches] * 3)))
+    for command in (["attribute", "twice"], ["compare", "twice", "twice"]):
+        out = fusionscope(*command, "--store", tmp_path).out
+        assert "mul_mat<(type)13>" in out and "mul_mat<(type)12>" in out
