@@ -110,7 +110,7 @@ class FinalizeOperands:
     weights [T, K] f32; scale multiplies the routed part only, once (1 where it is folded into the weights already).
     shared [T, H] or None: the shared expert's output, already times its gate where it has one. replicated: every rank
     holds all of it, not an addend, so that one rank alone may add it. Raises BadOperands where idx and weights are
-    not both [T, K]: a flat index would read T*K experts a token.
+    not both [T, K] (a flat index would read T*K experts a token), or where shared is not [T, H].
     """
 
     gemm2_out: Any
@@ -125,6 +125,9 @@ class FinalizeOperands:
             raise BadOperands(
                 f"idx {tuple(self.idx.shape)} and weights {tuple(self.weights.shape)} must both be [tokens, top-k]."
             )
+        wanted = (self.idx.shape[0], self.gemm2_out.shape[-1])
+        if self.shared is not None and tuple(self.shared.shape[-2:]) != wanted:
+            raise BadOperands(f"shared {tuple(self.shared.shape)} must be [tokens, hidden], which are {wanted}.")
 
 
 class DeferredFinalize(Owed):
@@ -141,7 +144,8 @@ class DeferredFinalize(Owed):
         if operands.replicated and group.rank != 0:
             operands = replace(operands, shared=None)
         self.tokens, self.top_k = (int(size) for size in operands.idx.shape)
-        self.dtype = operands.gemm2_out.dtype
+        self.hidden, self.dtype = int(operands.gemm2_out.shape[-1]), operands.gemm2_out.dtype
+        self.contiguous = all(one is None or bool(one.is_contiguous()) for one in (operands.gemm2_out, operands.shared))
         self._operands: FinalizeOperands | None = operands
 
     def take(self) -> FinalizeOperands:

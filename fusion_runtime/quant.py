@@ -97,7 +97,10 @@ Activation = Any
 
 
 def expect(x: Activation, declared: InputQuant | None, who: str) -> Activation:
-    """x, if it is what the linear `who` declares. Raises WrongQuantisation on another key, or none where one is due."""
+    """x, if the linear `who` can take it: a tensor in the storage dtype (which it quantises itself), or its own key.
+
+    Raises WrongQuantisation on a key that it does not declare.
+    """
     key = x.key if isinstance(x, QuantisedActivation) else None
     wanted = declared.key if declared is not None else None
     if key is not None and key != wanted:

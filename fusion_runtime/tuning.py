@@ -30,7 +30,7 @@ MARGIN = 0.02
 """Part of split's time by which a path must be faster to be taken."""
 
 ENVIRONMENT = "FUSIONSCOPE_TUNING"
-"""A table to use in place of all others."""
+"""Names the file to use in place of this machine's own table."""
 
 SHIPPED = Path(__file__).parent / "tuned"
 SPLIT = "split"
@@ -140,9 +140,13 @@ def own_path(gpu: str) -> Path:
 def load(gpu: str) -> Table:
     """The table for a GPU model: this machine's own rows before those that come with the package.
 
-    Raises BadTuningTable where a file cannot be read or belongs to another GPU.
+    Raises BadTuningTable where a file cannot be read or belongs to another GPU, or $FUSIONSCOPE_TUNING names none.
     """
     own, shipped = own_path(gpu), SHIPPED / f"{slug(gpu)}.json"
+    if os.environ.get(ENVIRONMENT) and not own.is_file():
+        raise BadTuningTable(
+            f"{ENVIRONMENT} names {own}, which is not there: write it with fusionscope tune, or unset it."
+        )
     tables = [read(path, gpu) for path in (own, shipped) if path.is_file()]
     if not tables:
         return Table(gpu)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_taken, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_shape, check_taken, choose
 from fusionscope.fusion_runtime.errors import NoResidual, NotReduced
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm, apply, as_norm
@@ -68,10 +68,12 @@ def run(
         )
     value = owed.tensor if isinstance(owed, Full) else owed
     if residual is not None:
-        check_beside(owed, value.shape[0], value.dtype, residual, "residual")
+        check_beside(owed, *value.shape, value.dtype, residual, "residual")
+    known = as_norm(norm)
+    if known is not None:
+        check_shape(known.weight, (value.shape[1],), "the norm's weight")
     if isinstance(owed, Full):
         return after_sum(owed.tensor, residual, norm, ctx, quant)
-    known = as_norm(norm)
     choice = _choice(owed, residual, norm, known, subtype, layer, ctx, quant)
     with ctx.recorder.site(NAME, subtype, layer, choice.path.name, choice.declined):
         if known is None:
@@ -113,7 +115,7 @@ def shape_of(owed: PartialSum, residual: Tensor | None, norm: Norm, quant: Input
         gamma_dtype=norm.weight.dtype,
         eps=norm.eps,
         residual=residual is not None,
-        contiguous=owed.contiguous,
+        contiguous=owed.contiguous and (residual is None or residual.is_contiguous()),
     )
 
 

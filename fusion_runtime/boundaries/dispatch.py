@@ -71,10 +71,10 @@ def check_taken(owed: Owed, path: Path) -> None:
         )
 
 
-def check_beside(owed: Any, tokens: int, dtype: Any, other: Any, name: str) -> None:
-    """`other` [tokens, ...] must be whole and of one dtype with what is owed.
+def check_beside(owed: Any, tokens: int, hidden: int, dtype: Any, other: Any, name: str) -> None:
+    """`other` [tokens, ..., hidden] must be whole and of one dtype with what is owed.
 
-    Raises MixedWithScattered where it holds a share of the tokens, BadOperands on another dtype.
+    Raises MixedWithScattered where it holds a share of the tokens, BadOperands on another width or dtype.
     """
     what = getattr(owed, "what", "the update")
     if isinstance(other, Scattered) or other.shape[0] != tokens:
@@ -83,5 +83,15 @@ def check_beside(owed: Any, tokens: int, dtype: Any, other: Any, name: str) -> N
             f"{what} is a sum for {tokens} tokens and the {name} holds {rows}: gather the {name} first, "
             "or let the producer's exit reduce at once."
         )
+    if other.shape[-1] != hidden:
+        raise BadOperands(
+            f"{what} is {hidden} wide and the {name} {other.shape[-1]}: kernels would read past one of them."
+        )
     if other.dtype != dtype:
         raise BadOperands(f"{what} is {dtype} and the {name} {other.dtype}: bring both to one storage dtype.")
+
+
+def check_shape(tensor: Any, shape: tuple[int, ...], name: str) -> None:
+    """Raises BadOperands on another shape, which a kernel would not notice: it would read past the end."""
+    if tuple(tensor.shape) != shape:
+        raise BadOperands(f"{name} is {tuple(tensor.shape)} and must be {shape} beside what is owed.")

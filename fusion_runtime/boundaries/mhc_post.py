@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, check_taken, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, check_shape, check_taken, choose
 from fusionscope.fusion_runtime.errors import NotReduced
 from fusionscope.fusion_runtime.ownership import Full, PartialSum
 from fusionscope.fusion_runtime.paths.base import SiteShape
@@ -44,6 +44,13 @@ def apply(full: Full, streams: Any, post: Any, comb: Any) -> Any:
     return (post.float()[:, :, None] * full.tensor.float()[:, None, :] + mixed).to(streams.dtype)
 
 
+def check_coefficients(streams: Tensor, post: Tensor, comb: Tensor) -> None:
+    """Raises BadOperands unless streams [T, S, H] come with post [T, S] and comb [T, S, S]."""
+    tokens, count = int(streams.shape[0]), int(streams.shape[1])
+    check_shape(post, (tokens, count), "post")
+    check_shape(comb, (tokens, count, count), "comb")
+
+
 def run(
     owed: PartialSum | Full,
     streams: Tensor,
@@ -63,11 +70,12 @@ def run(
     if not isinstance(owed, PartialSum | Full):
         raise NotReduced(f"mhc_post needs a PartialSum or a Full, not {type(owed).__name__}: let an Exit hand it on.")
     value = owed.tensor if isinstance(owed, Full) else owed
-    check_beside(owed, value.shape[0], value.dtype, streams, "streams")
+    check_beside(owed, *value.shape, value.dtype, streams, "streams")
+    check_coefficients(streams, post, comb)
     if isinstance(owed, Full):
         return ctx.ops.mhc_post(owed.tensor, streams, post, comb)
     tokens, hidden = owed.shape
-    shape = SiteShape(tokens, hidden, owed.dtype, owed.device, contiguous=owed.contiguous)
+    shape = SiteShape(tokens, hidden, owed.dtype, owed.device, contiguous=owed.contiguous and streams.is_contiguous())
     choice = choose(NAME, subtype, layer, owed, shape, ctx)
     with ctx.recorder.site(NAME, subtype, layer, choice.path.name, choice.declined):
         new = choice.path.mhc_post(owed, streams, post, comb, ctx)

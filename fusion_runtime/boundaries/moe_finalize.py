@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post
-from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_taken, choose
+from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_shape, check_taken, choose
 from fusionscope.fusion_runtime.errors import NoResidual
 from fusionscope.fusion_runtime.norms import Norm, as_norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
@@ -65,7 +65,8 @@ def run_mhc(
     owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, *, layer: int, ctx: DecodeContext
 ) -> Tensor:
     """New streams [T, 4, H]; see FinalizeOperands for what is owed and mhc_post.run for the other operands."""
-    check_beside(owed, owed.tokens, owed.dtype, streams, "streams")
+    check_beside(owed, owed.tokens, owed.hidden, owed.dtype, streams, "streams")
+    mhc_post.check_coefficients(streams, post, comb)
     choice = choose(NAME, SUBTYPE, layer, owed, _shape(owed, streams, "mhc"), ctx)
     with ctx.recorder.site(NAME, SUBTYPE, layer, choice.path.name, choice.declined):
         if choice.path.finalizes_through("mhc"):
@@ -91,8 +92,10 @@ def run_norm(
     """(normed, new residual) [T, H] of the layer's own ar_norm site, whose subtype is `subtype`; see ar_norm.run."""
     if residual is None:
         raise NoResidual(f"{owed.what} reached the {subtype} norm of layer {layer} without a residual: pass it.")
-    check_beside(owed, owed.tokens, owed.dtype, residual, "residual")
+    check_beside(owed, owed.tokens, owed.hidden, owed.dtype, residual, "residual")
     known = as_norm(norm)
+    if known is not None:
+        check_shape(known.weight, (owed.hidden,), "the norm's weight")
     choice = choose(NAME, SUBTYPE, layer, owed, _shape(owed, residual, "norm", known, quant), ctx)
     with ctx.recorder.site(NAME, SUBTYPE, layer, choice.path.name, choice.declined):
         if known is not None and choice.path.finalizes_through("norm"):
@@ -119,7 +122,7 @@ def _shape(
 ) -> SiteShape:
     return SiteShape(
         owed.tokens,
-        int(beside.shape[-1]),
+        owed.hidden,
         owed.dtype,
         beside.device,
         owed.top_k,
@@ -127,4 +130,5 @@ def _shape(
         quant=None if quant is None else quant.key,
         gamma_dtype=None if norm is None else norm.weight.dtype,
         eps=None if norm is None else norm.eps,
+        contiguous=owed.contiguous and beside.is_contiguous(),
     )

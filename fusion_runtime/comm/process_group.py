@@ -14,7 +14,8 @@ from fusionscope.fusion_runtime.comm.base import Group
 class ProcessGroup(Group):
     """Wraps a process group that is already initialised (the default one if none is given).
 
-    The backend sums in x's dtype. all_reduce works in place: x is the producer's own output.
+    The backend sums in x's dtype. all_reduce works in place where x is one block of memory: x is the producer's own
+    output. Of a view it reduces a copy, as backends refuse views.
     """
 
     def __init__(self, group: Any = None) -> None:
@@ -30,14 +31,16 @@ class ProcessGroup(Group):
 
     def all_reduce(self, x: Any) -> Any:
         if self.size > 1:
+            x = x.contiguous()
             dist.all_reduce(x, group=self._group)
         return x
 
     def all_gather_last(self, x: Any) -> Any:
         if self.size == 1:
             return x
+        x = x.contiguous()
         parts = [torch.empty_like(x) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
+        dist.all_gather(parts, x, group=self._group)
         return torch.cat(parts, -1)
 
     def agree(self, able: Sequence[bool]) -> list[bool]:

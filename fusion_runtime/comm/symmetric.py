@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,7 +25,8 @@ from fusionscope.fusion_runtime.errors import NoSymmetricMemory
 CAPACITY = 64 << 20
 """Bytes of the symmetric buffer of each rank: 128 tokens of hidden 7168 take 7 MiB at 2 ranks and 28 MiB at 8."""
 
-_setups = itertools.count()
+_setups: Counter[str] = Counter()
+"""Groups made so far, by process group: ranks may be members of different numbers of them."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ def refusal(places: Sequence[Place]) -> str:
 
 def _everybody(place: Place, size: int, group: Any) -> list[Place]:
     """Every rank's place, through the store: a collective of the backend would fail on what is to be reported."""
-    store = dist.PrefixStore(
-        f"fusionscope/places/{group.group_name}/{next(_setups)}", dist.distributed_c10d._get_default_store()
-    )
+    name = group.group_name
+    setup, _setups[name] = _setups[name], _setups[name] + 1
+    store = dist.PrefixStore(f"fusionscope/places/{name}/{setup}", dist.distributed_c10d._get_default_store())
     store.set(str(place.rank), json.dumps(asdict(place)))
     told = [json.loads(store.get(str(rank))) for rank in range(size)]
     return [Place(**{**one, "reachable": one["reachable"] and tuple(one["reachable"])}) for one in told]

@@ -123,6 +123,8 @@ def stream_mean(R: Tensor) -> Tensor:
 
 def rmsnorm(x: Tensor, w: Tensor, eps: float, weight_bias: float = 0.0) -> Tensor:
     rows, width = x.shape
+    # Rows may lie apart, columns may not.
+    x = x if x.stride(1) == 1 else x.contiguous()
     out = new(x, rows, width)
     norms.rmsnorm_kernel[(rows,)](x, w, out, x.stride(0), width, eps, weight_bias, block=power_of_two(width))
     return out
@@ -136,6 +138,7 @@ def quantise(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
     if wanted.key == FP8_TOKEN_GROUP_128:
         data, scale = per_token_group_quant_fp8(x)
     elif wanted.key == FP8_STATIC_TENSOR:
+        x = x.contiguous()
         data, scale = torch.empty_like(x, dtype=torch.float8_e4m3fn), wanted.scale
         grid = (cover(x.numel(), COLUMNS),)
         norms.static_quant_fp8_kernel[grid](x, data, scale, x.numel(), block=COLUMNS)
@@ -173,6 +176,7 @@ def _quantise_fp4(x: Tensor, wanted: InputQuant) -> QuantisedActivation:
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
+    a, b = a.contiguous(), b.contiguous()
     out = torch.empty_like(a)
     moe.shared_expert_add_kernel[(cover(a.numel(), COLUMNS),)](a, b, out, a.numel(), block=COLUMNS)
     return out

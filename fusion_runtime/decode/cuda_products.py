@@ -187,6 +187,7 @@ def moe_gemm(
 def moe_sum_reduce(gemm2: Tensor, idx: Tensor, w: Tensor, scale: float) -> Tensor:
     tokens, k = idx.shape
     hidden = gemm2.shape[1]
+    gemm2, idx, w = gemm2.contiguous(), idx.contiguous(), w.contiguous()
     out = new(gemm2, tokens, hidden)
     grid = (tokens, cover(hidden, COLUMNS))
     moe._moe_sum_reduce_kernel[grid](gemm2, idx, w, gemm2, out, hidden, scale, k=k, has_shared=False, block=COLUMNS)

@@ -119,6 +119,6 @@ def moe_sum_reduce(gemm2: Tensor, idx: Tensor, w: Tensor, scale: float) -> Tenso
     the sum.
     """
     tokens, k = idx.shape
-    rows = f32(gemm2[idx.clamp(min=0).view(-1)]).view(tokens, k, gemm2.shape[1])
+    rows = f32(gemm2[idx.clamp(min=0).reshape(-1)]).view(tokens, k, gemm2.shape[1])
     rows = rows.masked_fill_((idx < 0)[:, :, None], 0)
     return like(torch.bmm((w * scale)[:, None, :], rows).squeeze(1), gemm2)

@@ -26,8 +26,9 @@ Tensor = Any
 
 ONE_LAUNCH = (15,)
 
-_RESIDENT_THREADS = 512
-"""Threads of a multiprocessor that certainly fit, whatever registers the kernels take."""
+_RESIDENT_THREADS = 256
+"""Threads of a multiprocessor that certainly fit: with 255 registers each, the most there are, they fill its 65,536.
+A larger program is compiled to fit alone."""
 
 
 def warps(block: int) -> int:
@@ -69,14 +70,18 @@ def _check_resident(channel: Channel, ranks: int) -> None:
     device = channel.epochs.device
     if device.type != "cuda":
         return
-    fitting = torch.cuda.get_device_properties(device).multi_processor_count * (
-        _RESIDENT_THREADS // (32 * warps(channel.block))
-    )
+    each = max(1, _RESIDENT_THREADS // (32 * warps(channel.block)))
+    fitting = torch.cuda.get_device_properties(device).multi_processor_count * each
     if channel.programs * ranks > fitting:
         raise RuntimeContractError(
             f"{ranks} ranks of {channel.programs} programs do not run at once on this GPU ({fitting} do), so that "
             "waiting would not end: use fewer tokens."
         )
+
+
+def _whole(*operands: Tensor | None) -> list[Any]:
+    """The operands as the kernels read them, each one block of memory; nothing is launched where they are."""
+    return [None if one is None else one.contiguous() for one in operands]
 
 
 def _like(x: Tensor, channel: Channel, *shape: int) -> Tensor:
@@ -86,6 +91,7 @@ def _like(x: Tensor, channel: Channel, *shape: int) -> Tensor:
 
 def all_reduce(x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None) -> Tensor:
     """x [T, W] -> the sum over the ranks [T, W]."""
+    (x,) = _whole(x)
     out = torch.empty_like(x)
     _run(kernels.one_shot_all_reduce_kernel, channel, (x, out), (), stages, delays)
     return out
@@ -95,6 +101,7 @@ def all_gather_last(
     x: Tensor, channel: Channel, stages: Sequence[int] = ONE_LAUNCH, delays: Tensor | None = None
 ) -> Tensor:
     """x [T, W] -> [T, size * W]."""
+    (x,) = _whole(x)
     out = _like(x, channel, channel.tokens, channel.size * channel.width)
     _run(kernels.allgather_lastdim_kernel, channel, (x, out), (), stages, delays)
     return out
@@ -110,6 +117,7 @@ def ar_hc_post(
     delays: Tensor | None = None,
 ) -> Tensor:
     """x [T, H], streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams."""
+    x, streams, post, comb = _whole(x, streams, post, comb)
     out = _like(streams, channel, *streams.shape)
     _run(kernels.ar_hc_post_oneshot_kernel, channel, (x, streams, post, comb, out), (), stages, delays)
     return out
@@ -125,19 +133,19 @@ def moe_finalize_ar_hc_post(
     delays: Tensor | None = None,
 ) -> Tensor:
     """The operands of a finalize, then as ar_hc_post -> new streams."""
+    gemm2, idx, weights, shared = _whole(parts.gemm2_out, parts.idx, parts.weights, parts.shared)
+    streams, post, comb = _whole(streams, post, comb)
     out = _like(streams, channel, *streams.shape)
-    has_shared = parts.shared is not None
-    shared = parts.shared if has_shared else parts.gemm2_out
-    stride = parts.gemm2_out.shape[-2] * channel.width
+    stride = gemm2.shape[-2] * channel.width
     _run(
         kernels.moe_finalize_ar_hc_post_oneshot_kernel,
         channel,
-        (parts.gemm2_out, parts.idx, parts.weights, shared, streams, post, comb, out),
+        (gemm2, idx, weights, gemm2 if shared is None else shared, streams, post, comb, out),
         (stride, parts.scale),
         stages,
         delays,
-        k=parts.idx.shape[-1],
-        has_shared=has_shared,
+        k=idx.shape[-1],
+        has_shared=shared is not None,
     )
     return out
 
@@ -152,9 +160,10 @@ def all_reduce_norm(
     delays: Tensor | None = None,
 ) -> tuple[Activation, Tensor]:
     """x, residual [T, W] -> (normed [T, W] or quantised, sum + residual)."""
+    x, residual, weight = _whole(x, residual, norm.weight)
     total = torch.empty_like(x)
     made = normed_output(x, quant)
-    operands = (x, residual, norm.weight, made.data, total, made.scales, made.scale)
+    operands = (x, residual, weight, made.data, total, made.scales, made.scale)
     scalars = (norm.eps, norm.weight_bias)
     _run(kernels.all_reduce_push_norm_kernel, channel, operands, scalars, stages, delays, quant=made.mode)
     return made.activation(x), total
@@ -170,21 +179,21 @@ def moe_finalize_ar_norm(
     delays: Tensor | None = None,
 ) -> tuple[Activation, Tensor]:
     """The operands of a finalize, then as all_reduce_norm."""
+    gemm2, idx, weights, shared = _whole(parts.gemm2_out, parts.idx, parts.weights, parts.shared)
+    residual, weight = _whole(residual, norm.weight)
     total = _like(residual, channel, *residual.shape)
     made = normed_output(total, quant)
-    has_shared = parts.shared is not None
-    shared = parts.shared if has_shared else parts.gemm2_out
-    stride = parts.gemm2_out.shape[-2] * channel.width
+    stride = gemm2.shape[-2] * channel.width
     _run(
         kernels.moe_finalize_ar_norm_oneshot_kernel,
         channel,
         (
-            parts.gemm2_out,
-            parts.idx,
-            parts.weights,
-            shared,
+            gemm2,
+            idx,
+            weights,
+            gemm2 if shared is None else shared,
             residual,
-            norm.weight,
+            weight,
             made.data,
             total,
             made.scales,
@@ -193,8 +202,8 @@ def moe_finalize_ar_norm(
         (stride, parts.scale, norm.eps, norm.weight_bias),
         stages,
         delays,
-        k=parts.idx.shape[-1],
-        has_shared=has_shared,
+        k=idx.shape[-1],
+        has_shared=shared is not None,
         quant=made.mode,
     )
     return made.activation(residual), total

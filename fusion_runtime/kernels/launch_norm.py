@@ -82,11 +82,13 @@ def add_rmsnorm(
 ) -> tuple[Activation, Tensor]:
     """x, residual [T, W] -> (normed [T, W] or quantised, x + residual), one launch."""
     rows, width = x.shape
+    # The kernel reads rows that follow each other.
+    x, residual = x.contiguous(), residual.contiguous()
     total, made = torch.empty_like(x), normed_output(x, quant)
     norms.fused_add_rmsnorm_kernel[(rows,)](
         x,
         residual,
-        norm.weight,
+        norm.weight.contiguous(),
         made.data,
         total,
         made.scales,
@@ -110,6 +112,7 @@ def mhc_post(
 ) -> Tensor:
     """x [T, H] complete, streams [T, 4, H], post [T, 4], comb [T, 4, 4] f32 -> new streams, one launch."""
     tokens, hidden = x.shape
+    x, streams, post, comb = x.contiguous(), streams.contiguous(), post.contiguous(), comb.contiguous()
     out = torch.empty_like(streams)
     grid = (tokens, -(-hidden // block))
     mhc.mhc_post_kernel[grid](x, streams, post, comb, out, hidden, block=block, num_warps=warps)

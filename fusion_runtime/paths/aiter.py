@@ -18,7 +18,7 @@ from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
+from fusionscope.fusion_runtime.ownership import PartialSum
 from fusionscope.fusion_runtime.paths import probing
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
@@ -87,7 +87,7 @@ class AiterPath(Path):
         return _exchange_declines(boundary, shape, group)
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
-        x, out = owed.take().contiguous(), torch.empty_like(streams)
+        x, out = owed.take().contiguous(), torch.empty_like(streams, memory_format=torch.contiguous_format)
         communicator = self._communicator(owed.group)
         # The kernel reads the peers' parts from registered memory: `buffer` is, x is not.
         buffer = communicator.buffer
@@ -95,18 +95,13 @@ class AiterPath(Path):
             communicator._ptr,
             x,
             out,
-            streams,
-            post.unsqueeze(-1),
-            comb,
+            streams.contiguous(),
+            post.contiguous().unsqueeze(-1),
+            comb.contiguous(),
             reg_ptr=buffer.data_ptr(),
             reg_bytes=buffer.numel() * buffer.element_size(),
         )
         return out
-
-    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        parts = owed.take()
-        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
     def ar_norm(
         self,
@@ -117,6 +112,7 @@ class AiterPath(Path):
         quant: InputQuant | None = None,
     ) -> tuple[Activation, Tensor]:
         x = owed.take().contiguous()
+        residual = None if residual is None else residual.contiguous()
         out, total = torch.empty_like(x), torch.empty_like(x)
         weight = norm.weight + 1 if norm.weight_bias else norm.weight
         if owed.group.size == 1:
@@ -135,7 +131,8 @@ class AiterPath(Path):
             import torch.distributed as dist
 
             ranks = dist.get_process_group_ranks(group.process_group)  # type: ignore[attr-defined]
-            meeting = dist.new_group(ranks, backend="gloo")
+            # Only this group's ranks are here: without the option it waits for every rank of the world.
+            meeting = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
             device = torch.device("cuda", torch.cuda.current_device())
             self._communicators[group] = _found(COMMUNICATOR, "CustomAllreduce")(meeting, device)
         return self._communicators[group]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fusionscope.fusion_runtime import tuning
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.paths import registry
 from fusionscope.fusion_runtime.paths.base import SiteShape, UnavailablePath
 
 
@@ -27,4 +28,6 @@ class AutoPath(UnavailablePath):
 
     def order(self, boundary: str, subtype: str, shape: SiteShape, group: Group) -> Sequence[str]:
         table = tuning.of_this_machine()
-        return table.ranking(boundary, max(shape.tokens, 1), shape.hidden, group.size).paths
+        best = table.ranking(boundary, max(shape.tokens, 1), shape.hidden, group.size).paths
+        # A table may have a path of the program that measured it.
+        return [name for name in best if name in registry.path_names()]

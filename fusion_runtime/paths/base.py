@@ -25,7 +25,8 @@ class SiteShape:
 
     tokens T, hidden H, the tensors' dtype and device, top_k (0: no MoE). ends: what a moe_finalize ends in, "norm" or
     "mhc" ("" for other boundaries). quant: the key of the normed output, None for the storage dtype. gamma_dtype and
-    eps: of the norm, None where there is none. residual: whether one is added. contiguous: of the owed tensor.
+    eps: of the norm, None where there is none. residual: whether one is added. contiguous: what is owed and
+    the residual or the streams beside it are each one block of memory.
     """
 
     tokens: int
@@ -87,9 +88,14 @@ class Path(ABC):
         owed [T, H]; streams [T, 4, H]; post [T, 4] f32; comb [T, 4, 4] f32; returns new streams [T, 4, H].
         """
 
-    @abstractmethod
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        """Weighted sum over the experts, times scale, plus shared: [T, H], still owed to the group."""
+        """Weighted sum over the experts, times scale, plus shared: [T, H], still owed to the group.
+
+        Here one operation after the other.
+        """
+        parts = owed.take()
+        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
+        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
     def finalize_post(
         self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext
@@ -133,9 +139,6 @@ class UnavailablePath(Path):
         return self.why
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
-        raise NotImplementedError(str(self.why))
-
-    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         raise NotImplementedError(str(self.why))
 
     def ar_norm(

@@ -69,6 +69,8 @@ class FlashinferPath(Path):
             return Decline(Gate.DTYPE, f"the dtype is {shape.dtype} and neither bfloat16 nor float16")
         if shape.hidden % 8:
             return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
+        if not shape.contiguous:
+            return Decline(Gate.NOT_CONTIGUOUS, "FlashInfer reads each of its operands as one block of memory")
         if boundary == "mhc_post" and shape.dtype is not torch.bfloat16:
             return Decline(Gate.DTYPE, f"FlashInfer's mHC post is for bfloat16 and the dtype is {shape.dtype}")
         if boundary == "mhc_post":
@@ -85,11 +87,6 @@ class FlashinferPath(Path):
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         return _found("flashinfer.mhc", "mhc_post")(owed.complete().tensor, streams, post, comb)
-
-    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        parts = owed.take()
-        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
     def finalize_norm(
         self, owed: DeferredFinalize, residual: Tensor, norm: Norm, ctx: DecodeContext, quant: InputQuant | None = None
@@ -186,8 +183,6 @@ def _fusion_declines(boundary: str, shape: SiteShape, group: Group) -> Decline |
         return Decline(Gate.ARCH_UNSUPPORTED, "FlashInfer's trtllm fusions are built for compute capability 9 and 10")
     if not shape.residual:
         return Decline(Gate.NO_RESIDUAL, "FlashInfer's fusion adds a residual and there is none")
-    if not shape.contiguous:
-        return Decline(Gate.NOT_CONTIGUOUS, "FlashInfer reads x as one block of memory")
     size = shape.tokens * shape.hidden * shape.dtype.itemsize
     if size > cap_bytes(group.size, shape.device):
         why = f"{size} bytes are over the {cap_bytes(group.size, shape.device)} up to which {group.size} ranks gain"

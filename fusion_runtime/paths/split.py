@@ -8,7 +8,7 @@ from fusionscope.fusion_runtime.boundaries import ar_norm
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.gates import Decline
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
+from fusionscope.fusion_runtime.ownership import PartialSum
 from fusionscope.fusion_runtime.paths.base import Path, SiteShape
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
@@ -28,11 +28,6 @@ class SplitPath(Path):
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         return ctx.ops.mhc_post(owed.complete().tensor, streams, post, comb)
-
-    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        parts = owed.take()
-        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
     def ar_norm(
         self,

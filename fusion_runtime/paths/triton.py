@@ -50,13 +50,8 @@ class TritonPath(Path):
         return _shape_declines(shape, normed) or _group_declines(boundary, shape, group, normed)
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
-        x = owed.take().contiguous()
+        x = owed.take()
         return launch.ar_hc_post(x, streams, post, comb, _channel(owed.group, x))
-
-    def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
-        parts = owed.take()
-        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
 
     def finalize_post(
         self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext
@@ -78,7 +73,7 @@ class TritonPath(Path):
         ctx: DecodeContext,
         quant: InputQuant | None = None,
     ) -> tuple[Activation, Tensor]:
-        x = owed.take().contiguous()
+        x = owed.take()
         if owed.group.size == 1 and residual is not None:
             return launch_norm.add_rmsnorm(x, residual, norm, quant)
         return launch.all_reduce_norm(x, residual, norm, _row_channel(owed.group, x), quant)

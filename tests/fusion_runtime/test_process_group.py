@@ -24,6 +24,10 @@ rounded = group.all_reduce(torch.full((1, 2), 1 + rank / 256, dtype=torch.bfloat
 assert rounded.dtype == torch.bfloat16
 gathered = group.all_gather_last(torch.tensor([[rank, rank], [9 + rank, 9]]))
 assert gathered.tolist() == [[0, 0, 1, 1], [9, 9, 10, 9]]
+# Views: backends refuse them, and what a view is of must stay.
+rows = torch.arange(6.0).view(2, 3) + rank
+assert group.all_reduce(rows.T).tolist() == [[1, 7], [3, 9], [5, 11]] and rows[0, 0] == rank
+assert group.all_gather_last(rows.T)[0].tolist() == [0, 3, 1, 4]
 assert group.agree([True, rank == 0, False]) == [True, False, False] and group.agree([]) == []
 assert group.same(7) and not group.same(rank) and not group.same(2**32 - 1 - rank)
 model = DecodeModel(MODELS["tiny"], group, 4, 256, "cpu", make_context(group, "cpu", PathChoice()))

@@ -149,9 +149,11 @@ def test_a_compiled_forward_reduces_over_real_ranks() -> None:
 
 
 SUBGROUPS = """
+from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
 from fusionscope.fusion_runtime.decode.spec import MODELS
+from fusionscope.fusion_runtime.paths import aiter
 
 halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
 if rank < 2:
@@ -161,13 +163,16 @@ if rank < 2:
     spec = MODELS["llama"].scaled().truncated(2)
     print(DecodeModel(spec, tensor_parallel, 2, 256, "cpu", ctx).step().tolist())
     print({row.path for row in ctx.recorder.rows})
+    aiter._found = lambda module, name: lambda meeting, device: meeting
+    torch.cuda.current_device = lambda: 0
+    print(dist.get_process_group_ranks(aiter.AiterPath()._communicator(tensor_parallel)))
 """
 
 
 def test_nothing_waits_for_ranks_outside_the_group() -> None:
     """Faults of vLLM #43616 and #45917: a rendezvous on the world hangs with pipeline stages."""
     first, second, *others = run_ranks(4, SUBGROUPS)
-    assert first == second and "split" in first
+    assert first == second and "split" in first and "[0, 1]" in first
     assert others == ["", ""]
 
 

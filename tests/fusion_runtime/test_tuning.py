@@ -127,11 +127,19 @@ def test_a_row_without_split_or_another_gpu(tmp_path):
 def test_own_rows_come_before_those_of_the_package(tmp_path, monkeypatch):
     shipped, own = tmp_path / "shipped", tmp_path / "own.json"
     monkeypatch.setattr(tuning, "SHIPPED", shipped)
-    monkeypatch.setenv(tuning.ENVIRONMENT, str(own))
+    monkeypatch.setattr(tuning, "own_path", lambda gpu: own)
     assert tuning.load("Some GPU 1") == Table("Some GPU 1")
     tuning.write(Table("Some GPU 1", [row(1, split=1.0), row(2, split=1.0)]), shipped / "some_gpu_1.json")
     tuning.write(Table("Some GPU 1", [row(1, split=3.0)]), own)
     assert [(r.tokens, r.us["split"]) for r in tuning.load("Some GPU 1").rows] == [(1, 3.0), (2, 1.0)]
+
+
+def test_a_table_that_was_named_must_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv(tuning.ENVIRONMENT, str(tmp_path / "tabel.json"))
+    with pytest.raises(BadTuningTable, match=r"FUSIONSCOPE_TUNING names .*tabel.json, which is not there"):
+        tuning.load("Some GPU 1")
+    tuning.write(Table("Some GPU 1", [row(1, split=3.0)]), tmp_path / "tabel.json")
+    assert tuning.load("Some GPU 1").rows
 
 
 def test_tables_that_come_with_the_package_can_be_read():

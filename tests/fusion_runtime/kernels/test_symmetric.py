@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from ranks import run_ranks
 
 from fusionscope.fusion_runtime.comm.channel import inbox_bytes
 from fusionscope.fusion_runtime.comm.symmetric import Place, SymmetricGroup, refusal
@@ -80,40 +79,24 @@ def test_what_no_longer_fits_is_said_and_raised():
         group.channel(1, 64, torch.bfloat16)
 
 
-RANK = """
-import sys
-import torch
-import torch.distributed as dist
+REFUSED = """
 from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
 from fusionscope.fusion_runtime.errors import NoSymmetricMemory
 
-rank, port = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-for turn in range(2):
+half = dist.new_group([0, 1])
+# Two ranks have made a group more than the third when all three meet.
+for members in ([half, half] if rank < 2 else []) + [None]:
     try:
-        SymmetricGroup(device="cpu")
+        SymmetricGroup(members, device="cpu")
     except NoSymmetricMemory as error:
         print(error)
-dist.barrier()
-dist.destroy_process_group()
 """
 
 
 def test_ranks_without_a_gpu_are_refused_alike():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = str(s.getsockname()[1])
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", RANK, str(rank), port], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    assert said[0] == said[1] and said[0].count("needs a GPU on every rank and rank 0 is on cpu") == 2
+    first, second, third = run_ranks(3, REFUSED, timeout=120)
+    assert first == second == third * 3
+    assert third.count("needs a GPU on every rank and rank 0 is on cpu") == 1
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
