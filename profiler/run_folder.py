@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-from pyarrow import parquet
 
 from fusionscope.profiler import runinfo
+from fusionscope.profiler.parquet_file import read_table
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.trace import TABLES, Trace, table
 
@@ -57,7 +57,7 @@ def read(folder: Path) -> Trace:
         path = folder / f"{name}.parquet"
         try:
             # What pandas notes about columns in the file is not needed, and need not be true.
-            data = parquet.read_table(path, partitioning=None).to_pandas(ignore_metadata=True)
+            data = read_table(path).to_pandas(ignore_metadata=True)
             # A newer tool may have added columns; this one reads those that it knows.
             # An empty table is made anew, since empty dictionaries come back from Parquet with another type.
             known = data[[column for column in schema if column in data]]
@@ -68,7 +68,7 @@ def read(folder: Path) -> Trace:
             ) from error
     try:
         extra = msgspec.json.decode((folder / "trace.json").read_bytes(), type=_Extra)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRun(f"{folder / 'trace.json'} cannot be read ({error}); capture or import again.") from error
     return Trace(
         **tables,

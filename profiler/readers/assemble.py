@@ -138,7 +138,8 @@ def _own_kernels(kernels: pd.DataFrame) -> list[str]:
         return []
     return [
         f"{count:,} of {len(kernels):,} launches are HIP's own copies and fills ({', '.join(map(str, own[:2]))}): "
-        "other profilers may count these as copies or not at all, so compare counts of launches only within one profiler."
+        "other profilers may count these as copies or not at all, so compare counts of launches only within one "
+        "profiler."
     ]
 
 

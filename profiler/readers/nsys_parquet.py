@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet
 
 from fusionscope.profiler.errors import UnreadableTrace
+from fusionscope.profiler.parquet_file import read_table
 from fusionscope.profiler.readers import nsys_sqlite
 from fusionscope.profiler.readers.sqlite_file import Database
 from fusionscope.profiler.trace import Trace
@@ -92,9 +93,9 @@ class _Folder(Database):
         present = self.columns(name)
         self._columns(name, needed, optional)
         wanted = [column for column in (*needed, *optional) if column in present]
-        table = parquet.read_table(self._files[name], columns=wanted)
+        table = read_table(self._files[name], wanted)
         # Without a column the number of rows would be lost.
-        return table if wanted else parquet.read_table(self._files[name])
+        return table if wanted else read_table(self._files[name])
 
     def _as_ids(self, name: str, table: pa.Table, column: str) -> pa.ChunkedArray:
         values = table[column]
@@ -112,7 +113,7 @@ class _Folder(Database):
     def _strings(self) -> pd.DataFrame:
         rows: list[tuple[object, object]] = []
         if _STRINGS in self._files:
-            table = parquet.read_table(self._files[_STRINGS], columns=["id", "value"])
+            table = read_table(self._files[_STRINGS], ["id", "value"])
             rows += zip(table["id"].to_pylist(), table["value"].to_pylist(), strict=True)
         for name, columns in _NAMES.items():
             if name in self._files:
