@@ -73,20 +73,21 @@ class Analysed:
 def analyse(
     run: Run,
     *,
-    rank: int = 0,
+    rank: int | None = None,
     forward: str | None = None,
     rules: Sequence[ruleset.Source] = (),
     sites: str | None = None,
     rung: int | None = None,
     like: Run | None = None,
 ) -> Analysed:
-    """Attribute one forward of one rank of a run.
+    """Attribute one forward of one rank of a run, by default of the lowest that was traced.
 
     `like` is a sibling: a run of the same program whose sites are taken over by place where this one's are unknown.
     Raises GraphModeTrace for a run without kernels, FusionScopeError for a rank, forward, rule or filter that does
     not fit.
     """
     loaded = ruleset.load(rules)
+    rank = _lowest(run) if rank is None else rank
     found = forwards(run.trace, rank, run.info.warmup_replays)
     chosen = choose(found, forward or None)
     beside = None if like is None else _beside(like, rank, chosen, rules)
@@ -95,10 +96,14 @@ def analyse(
     return Analysed(run, found, made, baseline, loaded, sites or None, rung, beside)
 
 
+def _lowest(run: Run) -> int:
+    ranks = run.trace.kernels["rank"]
+    return int(ranks.min()) if len(ranks) else 0
+
+
 def _beside(like: Run, rank: int, chosen: Forward, rules: Sequence[ruleset.Source]) -> Analysed:
     """The sibling's forward that is most like the chosen one; its first rank where it has no such rank."""
-    ranks = like.trace.kernels["rank"]
-    known = rank if (ranks == rank).any() else int(ranks.min()) if len(ranks) else rank
+    known = rank if (like.trace.kernels["rank"] == rank).any() else None
     first = analyse(like, rank=known, rules=rules)
     return first.of(most_like(first.forwards, chosen))
 

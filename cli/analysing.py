@@ -35,7 +35,7 @@ LikeOpt = Annotated[
 def analysed(
     ref: str,
     store: str | None,
-    rank: int,
+    rank: int | None,
     forward: str,
     rules: list[Path] | None,
     sites: str,
@@ -43,7 +43,7 @@ def analysed(
     boundaries: list[str] | None = None,
     like: str = "",
 ) -> Analysed:
-    """Load a run and attribute the forward that the options name."""
+    """Load a run and attribute the forward that the options name; `rank` None is the lowest that was traced."""
     from fusionscope.analysis.analysed import analyse
     from fusionscope.profiler.errors import FusionScopeError
 

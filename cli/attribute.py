@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def attribute(
     run: RunArg,
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,
@@ -56,9 +56,8 @@ def report(run: Run) -> RenderableType:
     from fusionscope.cli import verdicts
     from fusionscope.profiler.errors import FusionScopeError
 
-    ranks = run.trace.kernels["rank"]
     try:
-        found = analyse(run, rank=int(ranks.min()) if len(ranks) else 0)
+        found = analyse(run)
         return Group(render(found), verdicts.render(found, verdicts.first_estimates(found)))
     except FusionScopeError as error:
         # The run is stored: that it cannot be attributed is a finding about it, not a failure of this command.

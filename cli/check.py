@@ -16,7 +16,6 @@ from fusionscope.cli.common import (
     SitesOpt,
     StoreOpt,
     emit,
-    open_store,
 )  # fmt: skip
 
 if TYPE_CHECKING:
@@ -51,11 +50,9 @@ def check(
     Example: fusionscope check example --expect 'launches<=1629' --expect 'mhc_post.split==90'
     """
     from fusionscope.analysis.expect import found, on_every_rank, parse
-    from fusionscope.profiler.importing import ranks_of
 
     expected = [parse(text) for text in expect]
-    first = rank if rank >= 0 else next(iter(ranks_of(open_store(store).load(run).trace)), 0)
-    side = analysed(run, store, first, forward, rules, sites, boundaries=boundary)
+    side = analysed(run, store, rank if rank >= 0 else None, forward, rules, sites, boundaries=boundary)
     results = [found(one, side) for one in expected] if rank >= 0 else on_every_rank(expected, side)
     holds = all(result.holds for result in results)
     rows = [result.document() for result in results]

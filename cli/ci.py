@@ -56,7 +56,7 @@ def ci(
     accuracy: AccuracyOpt = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,

@@ -31,7 +31,10 @@ StoreOpt = Annotated[
     ),
 ]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
-RankOpt = Annotated[int, typer.Option("--rank", min=0, metavar="R", help="The rank to analyse.")]
+RankOpt = Annotated[
+    int | None,
+    typer.Option("--rank", min=0, metavar="R", help="The rank to analyse. Default: the lowest that was traced."),
+]
 ForwardOpt = Annotated[
     str,
     typer.Option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
+from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import (
     BoundariesOpt,
     ForwardOpt,
@@ -17,6 +17,7 @@ from fusionscope.cli.common import (
     StoreOpt,
     emit,
 )
+from fusionscope.cli.pairing import compared
 from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def compare(
     ] = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,
@@ -57,8 +58,7 @@ def compare(
 
     Example: fusionscope compare split fused
     """
-    from fusionscope.analysis.batches import gate, pair, rows_of
-    from fusionscope.analysis.compare import compare as put_beside
+    from fusionscope.analysis.batches import gate, rows_of
     from fusionscope.analysis.compare_document import document
     from fusionscope.profiler.errors import FusionScopeError
 
@@ -66,10 +66,8 @@ def compare(
     if bool(given) == bool(base or candidate) or (given and len(given) != 2):
         raise FusionScopeError("Give either BASE CANDIDATE, or --base B1 B4… and --candidate C1 C4….")
     part = margin_part(margin)
-    # The kind of forward is the base's: the candidate's is the one that is most like it.
-    before = [analysed(r, store, rank, forward, rules, sites, boundaries=boundary) for r in base or given[:1]]
-    after = [analysed(r, store, rank, "", rules, sites, boundaries=boundary) for r in candidate or given[1:]]
-    found = [put_beside(*both, part) for both in pair(before, after)]
+    before, after = base or given[:1], candidate or given[1:]
+    found = compared(before, after, part, store, rank, forward, rules, boundary, sites)
     if len(found) == 1:
         emit(json, document(found[0]), lambda: render(found[0]))
         return

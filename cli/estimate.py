@@ -67,7 +67,7 @@ def estimate(
     ] = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     sites: SitesOpt = "",

@@ -48,7 +48,7 @@ def export(
         packed(loaded.path, pack)
     written = [pack] if pack else []
     if any((perfetto, chrome, csv, parquet)):
-        ranks = [rank] if rank >= 0 else ranks_of(loaded.trace) or [0]
+        ranks = [rank] if rank >= 0 else ranks_of(loaded.trace)
         sides = [analysed(run, store, one, forward, rules, sites, boundaries=boundary) for one in ranks]
         written += writing.tracks(sides, perfetto, chrome)
         written += writing.tables(sides, csv, parquet)

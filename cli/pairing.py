@@ -78,7 +78,7 @@ def compared(
     candidate: list[str],
     margin: float,
     store: str | None,
-    rank: int = 0,
+    rank: int | None = None,
     forward: str = "",
     rules: list[Path] | None = None,
     boundary: list[str] | None = None,
@@ -96,7 +96,8 @@ def compared(
 
     # The kind of forward is the base's: the candidate's is the one that is most like it.
     before = [analysed(ref, store, rank, forward, rules, sites, boundaries=boundary) for ref in base]
-    after = [analysed(ref, store, rank, "", rules, sites, boundaries=boundary) for ref in candidate]
+    same = before[0].forward.rank
+    after = [analysed(ref, store, same, "", rules, sites, boundaries=boundary) for ref in candidate]
     found = [compare(*both, margin) for both in pair(before, after)]
     if ab and len(ab) != len(found):
         raise FusionScopeError(f"--ab names {len(ab)} runs for {len(found)} pairs: give one a pair, in their order.")

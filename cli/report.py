@@ -18,7 +18,7 @@ def report(
     title: Annotated[str, typer.Option("--title", help="Stands as the heading, before the claim.")] = "",
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,
@@ -37,7 +37,7 @@ def report(
     part = margin_part(margin)
     before = analysed(run, store, rank, forward, rules, sites, boundaries=boundary)
     if candidate:
-        after = analysed(candidate, store, rank, "", rules, sites, boundaries=boundary)
+        after = analysed(candidate, store, before.forward.rank, "", rules, sites, boundaries=boundary)
         text = pages.of_pair(compare(before, after, part), Options(part, title, output.command_line()))
     else:
         text = pages.of_run(before)

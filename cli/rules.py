@@ -20,7 +20,7 @@ def rules(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file with roles and boundaries, or `attention`.")],
     run: RunArg,
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     json: JsonOpt = False,
 ) -> None:

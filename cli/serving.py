@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
+from fusionscope.cli.analysing import MarginOpt, margin_part
 from fusionscope.cli.common import BoundariesOpt, JsonOpt, RankOpt, RulesOpt, StoreOpt, emit
+from fusionscope.cli.pairing import compared, references
 from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def serving(
     ] = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,
     json: JsonOpt = False,
@@ -68,8 +69,6 @@ def serving(
     Example: fusionscope serving --serving-base off*.jsonl --serving-candidate on*.jsonl --controls 64
     """
     from fusionscope.analysis.accuracy import parse
-    from fusionscope.analysis.batches import pair
-    from fusionscope.analysis.compare import compare
     from fusionscope.analysis.serving import Serve
     from fusionscope.analysis.serving import serving as beside
     from fusionscope.analysis.serving_forecast import control_batches, step_savings
@@ -79,9 +78,7 @@ def serving(
     pairs: list[Comparison] = []
     part = margin_part(margin)
     if base or candidate:
-        before = [analysed(ref, store, rank, "", rules, "", boundaries=boundary) for ref in base or []]
-        after = [analysed(ref, store, rank, "", rules, "", boundaries=boundary) for ref in candidate or []]
-        pairs = [compare(*both, part) for both in pair(before, after)]
+        pairs = compared(*references(None, base, candidate), part, store, rank, "", rules, boundary)
     found = beside(
         read_serving(serving_base),
         read_serving(serving_candidate),

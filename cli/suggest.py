@@ -24,7 +24,7 @@ def suggest(
     limit: Annotated[int, typer.Option("--limit", min=1, help="Chains to show.")] = 10,
     toml: Annotated[bool, typer.Option("--toml", help="Print the chains as a rules file and nothing else.")] = False,
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,

@@ -47,7 +47,7 @@ def summary(
     accuracy: AccuracyOpt = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
-    rank: RankOpt = 0,
+    rank: RankOpt = None,
     forward: ForwardOpt = "",
     rules: RulesOpt = None,
     boundary: BoundariesOpt = None,

@@ -40,8 +40,8 @@ def numbered(paths: Sequence[Path], traces: Sequence[Trace]) -> list[Trace]:
         for rank in ranks_of(trace):
             if rank in owner:
                 raise FusionScopeError(
-                    f"{owner[rank]} and {path} both claim rank {rank}: import one file per rank of one run, "
-                    "or put the rank into the names (…rank0…, …rank1…)."
+                    f"{owner[rank]} and {path} both claim rank {rank}: import one file per rank of one run (the same "
+                    "run recorded by two profilers is two), or put the rank into the names (…rank0…, …rank1…)."
                 )
             owner[rank] = path
     return found

@@ -168,8 +168,8 @@ def read(folder: Path) -> RunInfo:
         info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
     except OSError as error:
         raise BrokenRun(
-            f"{folder} has no readable run.json ({error.strerror}), so it is not a run of FusionScope; "
-            "`fusionscope runs` lists those that are."
+            f"{folder} has no readable run.json ({error.strerror}), so it is no run: make one of traces with "
+            "`fusionscope import`, or see those that are with `fusionscope runs`."
         ) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRun(

@@ -10,6 +10,7 @@ import builtins
 import os
 import re
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -158,6 +159,8 @@ class Store:
             return examples[ref]
         if Path(ref, "run.json").is_file():
             return Path(ref)
+        if Path(ref).is_file():
+            raise UnknownRun(_a_file(Path(ref)))
         raise UnknownRun(
             f"There is no run {ref} in {self.place}; `fusionscope runs --store {self.place}` lists those that are."
         )
@@ -208,6 +211,8 @@ class Store:
 
     def _by_path(self, path: Path) -> Path:
         if not path.is_dir():
+            if path.is_file():
+                raise UnknownRun(_a_file(path))
             raise UnknownRun(f"There is no run folder {path}; `fusionscope runs` lists the ids of the store.")
         return path
 
@@ -220,6 +225,10 @@ class Store:
                 continue
             if stale:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _a_file(path: Path) -> str:
+    return f"{path} is a file and no run: make one of it with `fusionscope import {shlex.quote(str(path))}`."
 
 
 def _folders(root: Path) -> Iterator[Path]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from literal_store import REPLAYS
-from literal_traces import AR, FUSED, GEMM, NORM
+from literal_traces import AR, FUSED, GEMM, NORM, SPLIT, kernels
 
+from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store
+from fusionscope.profiler.trace import Trace, table
 
 Documented = dict[str, Any]
 
@@ -406,3 +408,29 @@ def test_ranks_says_what_one_rank_cannot_tell(run: Any) -> None:
         }
     ]  # fmt: skip
     assert run("ranks", "graph").code == 2
+
+
+def test_the_lowest_traced_rank_is_the_default(fusionscope: Any, tmp_path: Path) -> None:
+    rows = kernels([SPLIT] * 3).assign(rank=3)
+    store = Store(tmp_path)
+    for name in ("three", "too"):
+        store.save(RunInfo(name=name, batch=4), Trace(kernels=table("kernels", rows), world_size=8))
+    assert fusionscope("attribute", "three", "--json", "--store", tmp_path).json["rank"] == 3
+    assert "rank 3" in fusionscope("compare", "three", "too", "--store", tmp_path).out
+    assert fusionscope("check", "three", "--expect", "launches==6", "--store", tmp_path).code == 0
+    for command in ("suggest three", "summary three too", "estimate three --boundary ar_norm"):
+        assert fusionscope(*command.split(), "--store", tmp_path).code == 0
+    assert (
+        "it has rank 3: choose one with --rank" in fusionscope("suggest", "three", "--rank", 0, "--store", tmp_path).err
+    )
+
+
+def test_a_trace_in_the_place_of_a_run_is_told_to_be_imported(
+    fusionscope: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rank 0.json").write_text("{}")
+    (tmp_path / "traces").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for given in ("rank 0.json", "./rank 0.json"):
+        assert "make one of it with `fusionscope import 'rank 0.json'`" in fusionscope("attribute", given).err
+    assert "make one of traces with `fusionscope import`" in fusionscope("attribute", "./traces").err
