@@ -52,7 +52,7 @@ class BadNorm(RuntimeContractError):
 
 
 class RanksDisagree(RuntimeContractError):
-    """The ranks of one group were given different paths, so they would wait for each other for ever."""
+    """The ranks of one group were given different paths or shapes, so they would wait for each other for ever."""
 
 
 class NoSymmetricMemory(RuntimeContractError):

@@ -68,7 +68,7 @@ def run(
         )
     value = owed.tensor if isinstance(owed, Full) else owed
     if residual is not None:
-        check_beside(owed, *value.shape, value.dtype, residual, "residual")
+        check_beside(owed, tuple(value.shape), value.dtype, residual, "residual")
     known = as_norm(norm)
     if known is not None:
         check_shape(known.weight, (value.shape[1],), "the norm's weight")

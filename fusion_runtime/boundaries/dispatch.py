@@ -71,12 +71,13 @@ def check_taken(owed: Owed, path: Path) -> None:
         )
 
 
-def check_beside(owed: Any, tokens: int, hidden: int, dtype: Any, other: Any, name: str) -> None:
-    """`other` [tokens, ..., hidden] must be whole and of one dtype with what is owed.
+def check_beside(owed: Any, shape: tuple[int, ...], dtype: Any, other: Any, name: str) -> None:
+    """`other` [T, ..., H] must be whole and of one dtype with what is owed, of `shape` [T, H].
 
     Raises MixedWithScattered where it holds a share of the tokens, BadOperands on another width or dtype.
     """
     what = getattr(owed, "what", "the update")
+    tokens, hidden = shape
     if isinstance(other, Scattered) or other.shape[0] != tokens:
         rows = other.tensor.shape[0] if isinstance(other, Scattered) else other.shape[0]
         raise MixedWithScattered(

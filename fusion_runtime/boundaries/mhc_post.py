@@ -70,7 +70,7 @@ def run(
     if not isinstance(owed, PartialSum | Full):
         raise NotReduced(f"mhc_post needs a PartialSum or a Full, not {type(owed).__name__}: let an Exit hand it on.")
     value = owed.tensor if isinstance(owed, Full) else owed
-    check_beside(owed, *value.shape, value.dtype, streams, "streams")
+    check_beside(owed, tuple(value.shape), value.dtype, streams, "streams")
     check_coefficients(streams, post, comb)
     if isinstance(owed, Full):
         return ctx.ops.mhc_post(owed.tensor, streams, post, comb)

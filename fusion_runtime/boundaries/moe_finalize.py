@@ -65,7 +65,7 @@ def run_mhc(
     owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, *, layer: int, ctx: DecodeContext
 ) -> Tensor:
     """New streams [T, 4, H]; see FinalizeOperands for what is owed and mhc_post.run for the other operands."""
-    check_beside(owed, owed.tokens, owed.hidden, owed.dtype, streams, "streams")
+    check_beside(owed, (owed.tokens, owed.hidden), owed.dtype, streams, "streams")
     mhc_post.check_coefficients(streams, post, comb)
     choice = choose(NAME, SUBTYPE, layer, owed, _shape(owed, streams, "mhc"), ctx)
     with ctx.recorder.site(NAME, SUBTYPE, layer, choice.path.name, choice.declined):
@@ -92,7 +92,7 @@ def run_norm(
     """(normed, new residual) [T, H] of the layer's own ar_norm site, whose subtype is `subtype`; see ar_norm.run."""
     if residual is None:
         raise NoResidual(f"{owed.what} reached the {subtype} norm of layer {layer} without a residual: pass it.")
-    check_beside(owed, owed.tokens, owed.hidden, owed.dtype, residual, "residual")
+    check_beside(owed, (owed.tokens, owed.hidden), owed.dtype, residual, "residual")
     known = as_norm(norm)
     if known is not None:
         check_shape(known.weight, (owed.hidden,), "the norm's weight")

@@ -66,6 +66,9 @@ def inbox_bytes(size: int, tokens: int, width: int, dtype: Any) -> int:
 class Channel:
     """Buffers for parts of [tokens, width] and one mapping of programs to columns.
 
+    Launches over one channel must follow each other in stream order, eager or in graphs, and come in the same order on
+    every rank: the epochs count them. Where several programs share a row (blocks > 1), norms have the channel for
+    themselves, as other kernels leave `sums` as they are.
     inboxes [size] int64 are addresses, epochs [ranks here, programs] and sums [ranks here, 2, programs] int32;
     first_rank is the rank whose x comes first in a launch; emulate: peers never send, their parts lie in the inbox;
     `memory` keeps the inboxes alive.

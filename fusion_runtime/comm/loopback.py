@@ -18,6 +18,9 @@ Tensor = Any
 
 SIZES = (2, 4, 8)
 
+GATHER_BLOCK = 4096
+"""Columns of one program of an all-gather."""
+
 
 def sync_channel(
     size: int, tokens: int, width: int, dtype: Any, device: Any, block: int | None = None, emulate: bool = False
@@ -67,5 +70,5 @@ class Loopback(ExchangeGroup):
     def all_gather_last(self, x: Tensor) -> Tensor:
         from fusionscope.fusion_runtime.kernels.launch import all_gather_last
 
-        out: Tensor = all_gather_last(x, self.channel(x.shape[0], x.shape[1], x.dtype, 4096))
+        out: Tensor = all_gather_last(x, self.channel(x.shape[0], x.shape[1], x.dtype, GATHER_BLOCK))
         return out

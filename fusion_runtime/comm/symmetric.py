@@ -2,7 +2,8 @@
 
 All-reduces that stand alone go through the process group (NCCL, RCCL). The one-shot kernels write into the peers'
 inboxes themselves (kernels/allreduce.py). All inboxes lie in one symmetric buffer of a fixed size; channels are cut
-from it in the order in which they are first used, which is the same on every rank. What no longer fits declines.
+from it in the order in which they are first used, which must be the same on every rank (RanksDisagree). What no
+longer fits declines.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch.distributed as dist
 
 from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, counters, inbox_bytes
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
-from fusionscope.fusion_runtime.errors import NoSymmetricMemory
+from fusionscope.fusion_runtime.errors import NoSymmetricMemory, RanksDisagree
 
 CAPACITY = 64 << 20
 """Bytes of the symmetric buffer of each rank: 128 tokens of hidden 7168 take 7 MiB at 2 ranks and 28 MiB at 8."""
@@ -94,14 +95,37 @@ def refusal(places: Sequence[Place]) -> str:
     return ""
 
 
-def _everybody(place: Place, size: int, group: Any) -> list[Place]:
-    """Every rank's place, through the store: a collective of the backend would fail on what is to be reported."""
+def _meeting(group: Any) -> Any:
+    """Where the ranks of one set-up tell each other things; a collective would fail on what is to be reported."""
     name = group.group_name
     setup, _setups[name] = _setups[name], _setups[name] + 1
-    store = dist.PrefixStore(f"fusionscope/places/{name}/{setup}", dist.distributed_c10d._get_default_store())
-    store.set(str(place.rank), json.dumps(asdict(place)))
-    told = [json.loads(store.get(str(rank))) for rank in range(size)]
+    return dist.PrefixStore(f"fusionscope/symmetric/{name}/{setup}", dist.distributed_c10d._get_default_store())
+
+
+def _told(store: Any, what: str, rank: int, size: int, mine: Any) -> list[Any]:
+    """What every rank tells under `what`, in rank order, as JSON has it; waits for the last of them."""
+    store.set(f"{what}/{rank}", json.dumps(mine))
+    return [json.loads(store.get(f"{what}/{one}")) for one in range(size)]
+
+
+def _everybody(store: Any, place: Place, size: int) -> list[Place]:
+    told = _told(store, "place", place.rank, size, asdict(place))
     return [Place(**{**one, "reachable": one["reachable"] and tuple(one["reachable"])}) for one in told]
+
+
+def check_same_channel(store: Any, rank: int, size: int, number: int, wanted: Sequence[Any]) -> None:
+    """Raises RanksDisagree, on every rank, unless all of them make the same channel, their `number`-th.
+
+    Otherwise they would write into each other's inboxes at places that mean something else there.
+    """
+    mine = [str(part) for part in wanted]
+    for other, theirs in enumerate(_told(store, f"channel/{number}", rank, size, mine)):
+        if theirs != mine:
+            raise RanksDisagree(
+                f"rank {rank} exchanges [{mine[0]}, {mine[1]}] of {mine[2]} in blocks of {mine[3]} and rank {other} "
+                f"[{theirs[0]}, {theirs[1]}] of {theirs[2]} in blocks of {theirs[3]}: run the same batch and the same "
+                "sites, in the same order, on every rank."
+            )
 
 
 class SymmetricGroup(ProcessGroup, ExchangeGroup):
@@ -116,7 +140,8 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
         group = group if group is not None else dist.group.WORLD
         self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
         self.capacity, self._used = capacity, 0
-        why = refusal(_everybody(place_of(self.rank, self.device, capacity), self.size, group))
+        self._store = _meeting(group)
+        why = refusal(_everybody(self._store, place_of(self.rank, self.device, capacity), self.size))
         if why:
             raise NoSymmetricMemory(why)
         self._buffer, self._addresses, self._handle = _allocate(capacity, self.device, group)
@@ -137,11 +162,15 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
         lacking = self._lacks(wanted)
         if lacking:
             raise NoSymmetricMemory(f"{lacking[0].upper()}{lacking[1:]}: give SymmetricGroup a larger capacity.")
+        self._check_same(tokens, width, dtype, block)
         addresses = [address + self._used for address in self._addresses]
         self._used += wanted
         inboxes = torch.tensor(addresses, dtype=torch.int64, device=self.device)
         epochs, sums = counters(1, tokens * -(-width // block), self.device)
         return Channel(self.size, tokens, width, block, dtype, self.rank, False, inboxes, epochs, sums, self._buffer)
+
+    def _check_same(self, tokens: int, width: int, dtype: Any, block: int) -> None:
+        check_same_channel(self._store, self.rank, self.size, len(self._channels), (tokens, width, dtype, block))
 
 
 def _allocate(capacity: int, device: Any, group: Any) -> tuple[Any, list[int], Any]:

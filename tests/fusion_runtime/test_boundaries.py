@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finaliz
 from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
-from fusionscope.fusion_runtime.errors import ConsumedTwice, NotReduced, WrongGroup
+from fusionscope.fusion_runtime.errors import BadOperands, ConsumedTwice, NotReduced, WrongGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
@@ -336,3 +337,35 @@ def test_ar_norm_ends_in_what_the_consumer_takes(path: str, key: Any, with_resid
     assert row.path == path
     whole = "fp8" in key.name and (width == 256 or key.group != 128)
     assert ("quant_unsupported" in row.declined) == (path == "inductor" and not whole)
+
+
+def test_operands_of_another_width_are_refused() -> None:
+    """Kernels do not notice: they would read past the end."""
+    group = SingleGroup()
+    ctx, norm = context(group), Norm(draw(7, H), 1e-5)
+    streams, post, comb = mhc_operands(torch.float32)
+    where: dict[str, Any] = {"layer": 0, "ctx": ctx}
+
+    def owed() -> PartialSum:
+        return PartialSum(draw(5, T, H), group, "o_proj")
+
+    def moe() -> DeferredFinalize:
+        return DeferredFinalize(moe_operands(0, torch.float32), group, "experts")
+
+    with pytest.raises(BadOperands, match="o_proj is 32 wide and the residual 40"):
+        ar_norm.run(owed(), draw(6, T, 40), norm, subtype="residual", **where)
+    with pytest.raises(BadOperands, match=r"the norm's weight is \(40,\) and must be \(32,\)"):
+        ar_norm.run(owed(), draw(6, T, H), Norm(draw(7, 40), 1e-5), subtype="residual", **where)
+    with pytest.raises(BadOperands, match="experts is 32 wide and the residual 40"):
+        moe_finalize.run_norm(moe(), draw(6, T, 40), norm, subtype="residual", **where)
+    with pytest.raises(BadOperands, match="the norm's weight"):
+        moe_finalize.run_norm(moe(), draw(6, T, H), Norm(draw(7, 40), 1e-5), subtype="residual", **where)
+    for wrong in ((streams[..., :24], post, comb), (streams, post[:, :3], comb), (streams, post, comb[:2])):
+        with pytest.raises(BadOperands):
+            mhc_post.run(owed(), *wrong, subtype="ffn_exit", **where)
+        with pytest.raises(BadOperands):
+            moe_finalize.run_mhc(moe(), *wrong, **where)
+    assert not ctx.recorder.rows
+    parts = moe_operands(0, torch.float32)
+    with pytest.raises(BadOperands, match=r"shared \(3, 40\) must be \[tokens, hidden\]"):
+        replace(parts, shared=draw(9, T, 40))

@@ -186,6 +186,11 @@ def test_auto_takes_what_was_fastest(measured, mine):
     assert path == "mine" and declined.startswith("flashinfer: ")
 
 
+def test_auto_leaves_out_a_path_that_is_not_here(measured):
+    measured(row(4, hidden=64, tp=1, split=9.0, mine=3.0))
+    assert taken() == ("split", "")
+
+
 def test_auto_never_takes_what_lost_and_falls_back_in_order(measured, mine):
     measured(row(4, hidden=64, tp=1, split=9.0, mine=10.0))
     assert taken() == ("split", "")

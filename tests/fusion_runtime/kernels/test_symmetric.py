@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,10 @@ torch = pytest.importorskip("torch")
 
 from ranks import run_ranks
 
-from fusionscope.fusion_runtime.comm.channel import inbox_bytes
-from fusionscope.fusion_runtime.comm.symmetric import Place, SymmetricGroup, refusal
-from fusionscope.fusion_runtime.errors import NoSymmetricMemory
+from fusionscope.fusion_runtime.comm.channel import default_block, inbox_bytes, row_block
+from fusionscope.fusion_runtime.comm.loopback import GATHER_BLOCK
+from fusionscope.fusion_runtime.comm.symmetric import Place, SymmetricGroup, check_same_channel, refusal
+from fusionscope.fusion_runtime.errors import NoSymmetricMemory, RanksDisagree
 
 A = Place(0, "host", "cuda", "GPU-a", "H200", ("GPU-b",))
 B = Place(1, "host", "cuda", "GPU-b", "H200", ("GPU-a",))
@@ -52,6 +55,9 @@ class Pretended(SymmetricGroup):
         self.capacity, self._used, self._buffer = capacity, 0, memories[rank]
         self._addresses = [memory.data_ptr() for memory in memories]
 
+    def _check_same(self, tokens, width, dtype, block):
+        """These ranks run one after the other and cannot wait."""
+
 
 def pretended(capacity=1 << 14, ranks=2):
     memories = [torch.full((capacity,), -1, dtype=torch.int8) for _ in range(ranks)]
@@ -77,6 +83,23 @@ def test_what_no_longer_fits_is_said_and_raised():
     assert "1024 bytes has 0 left" in group.no_room(1, 64, torch.bfloat16)
     with pytest.raises(NoSymmetricMemory, match="larger capacity"):
         group.channel(1, 64, torch.bfloat16)
+
+
+def test_ranks_that_exchange_different_shapes_all_hear_of_it():
+    store = torch.distributed.HashStore()
+    wanted = {0: (4, 64, torch.bfloat16, 64), 1: (4, 64, torch.bfloat16, 64), 2: (8, 64, torch.bfloat16, 64)}
+
+    def said(rank, number, asked):
+        try:
+            check_same_channel(store, rank, 3, number, asked)
+        except RanksDisagree as error:
+            return str(error)
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda rank: said(rank, 0, wanted[0]), range(3))) == [None] * 3
+        answers = list(pool.map(lambda rank: said(rank, 1, wanted[rank]), range(3)))
+    assert "rank 0 exchanges [4, 64] of torch.bfloat16 in blocks of 64 and rank 2 [8, 64]" in answers[0]
+    assert all("run the same batch" in answer for answer in answers)
 
 
 REFUSED = """
@@ -117,3 +140,47 @@ def test_each_rank_launches_for_itself():
             got = launch.ar_hc_post(x[rank], streams, post, comb, channel, (2, 4, 8))
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert all((group._buffer == -1).all() for group in groups)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
+@pytest.mark.parametrize("order", range(3))
+def test_no_rank_writes_over_what_another_has_not_read(order):
+    """Any order of pushes and reads that waiting allows, one rank as far ahead as it can get."""
+    pytest.importorskip("triton")
+    from fusionscope.fusion_runtime.kernels import launch
+
+    ranks, turns, draw = 3, 5, random.Random(order)
+    groups = pretended(ranks=ranks, capacity=1 << 12)
+    channels = [group.channel(1, 8, torch.float32, 8) for group in groups]
+    inboxes = [group._buffer.view(torch.int32)[: 2 * ranks * 8].view(2, ranks, 8) for group in groups]
+    x = torch.randn(turns, ranks, 1, 8)
+    pushed, read, ahead = [0] * ranks, [0] * ranks, 0
+
+    def may_read(rank):
+        others = [inboxes[rank][read[rank] % 2, peer] for peer in range(ranks) if peer != rank]
+        return pushed[rank] > read[rank] and all((part != -1).all() for part in others)
+
+    while min(read) < turns:
+        able = [r for r in range(ranks) if pushed[r] == read[r] < turns or may_read(r)]
+        # The first order always favours rank 0; the others are drawn.
+        rank = able[0] if order == 0 else draw.choice(able)
+        if pushed[rank] == read[rank]:
+            slot = pushed[rank] % 2
+            assert all((inboxes[peer][slot, rank] == -1).all() for peer in range(ranks) if peer != rank)
+            launch.all_reduce(x[pushed[rank], rank], channels[rank], (1,))
+            pushed[rank] += 1
+            ahead = max(ahead, pushed[rank] - min(read))
+        else:
+            got = launch.all_reduce(x[read[rank], rank], channels[rank], (14,))
+            torch.testing.assert_close(got, x[read[rank]].sum(0), rtol=1e-5, atol=1e-5)
+            read[rank] += 1
+    assert ahead == 2, "a rank is never more than one exchange ahead of what the slowest has read"
+    assert all((inbox == -1).all() for inbox in inboxes)
+
+
+def test_a_norm_of_shared_rows_has_its_channel_for_itself():
+    for width in range(8, 20_000, 8):
+        for tokens in (1, 4):
+            block = row_block(width, tokens, 2)
+            if block < width:
+                assert block not in (default_block(width), GATHER_BLOCK)
