@@ -32,7 +32,11 @@ def told(*arguments: str) -> str:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU, so triton declines otherwise")
-def test_a_draft_layer_has_the_trailing_site_inside_its_finalize(tmp_path: Path) -> None:
+def test_a_draft_layer_has_the_trailing_site_inside_its_finalize(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests of kernels in this process turn the interpreter on, and the ranks would inherit it.
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     sizes = ["--tp", "2", "--batch", "2", "--context", "256", "--replays", "3", "--device", "cpu", "--name", "t"]
     paths = ["--paths", "ar_norm:trailing@0=triton"]
     store = ["--store", str(tmp_path)]
