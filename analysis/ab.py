@@ -1,44 +1,57 @@
 """Two arms measured in turn: how far apart they are, with an interval, a noise floor and a verdict.
 
 A block holds every arm twice, in random order and then in that order reversed (ABBA or BAAB; ABaaBA with an A/A arm),
-so that a steady drift cancels in the difference of any two arms. The difference of a block is one sample; blocks lie in
-processes, and processes differ by more than blocks do. Nothing is dropped as an outlier.
+so that a steady drift cancels in the difference of any two arms. Blocks lie in processes and in captures of the arms,
+and those differ by far more than blocks do: on an H200 93 % of the variance between captures of one program came back
+in the next process (benchmarks/lab_refit.py). So captures and processes are what is counted, and blocks only where
+there is nothing else. Nothing is dropped as an outlier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
-from fusionscope.analysis.noise import AGAIN, BASE, CANDIDATE, CANDIDATE_AGAIN, CONFIDENCE, POWER, SEED
+from fusionscope.analysis.noise import AGAIN, BASE, CANDIDATE, CANDIDATE_AGAIN
+from fusionscope.analysis.shifts import BLOCKS, CAPTURES, LEAST_BLOCKS, SURE, Shift, shift
 from fusionscope.analysis.tables import number
-from fusionscope.analysis.verdict import INCONCLUSIVE, MARGIN, Verdict, judge, us
+from fusionscope.analysis.verdict import (
+    BELOW_MARGIN,
+    INCONCLUSIVE,
+    MARGIN,
+    SLOWER,
+    WORDS,
+    WORTH_MERGING,
+    Verdict,
+    judge,
+    us,
+)
 from fusionscope.profiler.errors import FusionScopeError
 
 Floats = NDArray[np.float64]
 
-RESAMPLES = 1000
-#: With fewer blocks nothing is known of their spread.
-LEAST_BLOCKS = 4
 #: More than so many times the blocks that there are is no advice.
 _FAR = 256
+_DECIDED = (WORTH_MERGING, BELOW_MARGIN, SLOWER)
 
 
 def block_values(timings: pd.DataFrame, arm: str) -> pd.Series:
     """Time of an arm in each block (index: process, block), ns: mean of the medians of its two turns in the block."""
-    rows = timings[timings["arm"].astype(str) == arm]
-    found = {}
-    for key, part in rows.groupby(["process", "block"], sort=True):
-        times = part["duration_ns"].to_numpy(dtype=np.float64)
-        # Rows are in the order in which they were taken: the first half is the first turn.
-        halves = np.array_split(times, 2) if len(times) > 1 else [times]
-        found[key] = float(np.mean([np.median(half) for half in halves]))
-    return pd.Series(found, dtype=np.float64)
+    # Blocks are cut by hand: a data frame for each of hundreds takes most of a comparison's time.
+    rows = timings[(timings["arm"] == arm).to_numpy()]
+    keys = rows[["process", "block"]].to_numpy(dtype=np.int64)
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    keys, times = keys[order], rows["duration_ns"].to_numpy(dtype=np.float64)[order]
+    first = np.flatnonzero(np.any(np.diff(keys, axis=0), axis=1)) + 1
+    parts = np.split(times, first) if len(times) else []
+    # Rows are in the order in which they were taken: the first half is the first turn.
+    halves = [np.array_split(part, 2) if len(part) > 1 else [part] for part in parts]
+    found = [float(np.mean([np.median(half) for half in both])) for both in halves]
+    at = keys[np.r_[0, first]] if len(times) else keys
+    return pd.Series(found, index=pd.MultiIndex.from_arrays([at[:, 0], at[:, 1]]), dtype=np.float64)
 
 
 def differences(timings: pd.DataFrame, first: str, second: str) -> list[Floats]:
@@ -49,109 +62,38 @@ def differences(timings: pd.DataFrame, first: str, second: str) -> list[Floats]:
     return [part.to_numpy() for _, part in apart.groupby(level=0, sort=True)]
 
 
+def captures(timings: pd.DataFrame) -> list[tuple[str, str]]:
+    """The captures of both arms, paired in order: (`base`, `candidate`), (`base again`, `candidate again`), …"""
+    there = set(timings["arm"].astype(str))
+    arms = [sorted(a for a in there if a == arm or a.startswith(again)) for arm, again in _ARMS]
+    return list(zip(*arms, strict=False))
+
+
+_ARMS = ((BASE, AGAIN), (CANDIDATE, CANDIDATE_AGAIN))
+
+
 def savings(timings: pd.DataFrame) -> list[Floats]:
-    """Base minus candidate, ns, of each block, one array a process; a second capture of either counts as much.
+    """Base minus candidate, ns, of each block, one array a process; every capture of an arm counts as much.
 
     What two captures of one program differ by is halved in the mean of two.
     """
-    there = set(timings["arm"].astype(str))
-    if CANDIDATE_AGAIN not in there or AGAIN not in there:
-        return differences(timings, BASE, CANDIDATE)
-    first, second = differences(timings, BASE, CANDIDATE), differences(timings, AGAIN, CANDIDATE_AGAIN)
-    return [(a + b) / 2 for a, b in zip(first, second, strict=True)]
+    pairs = captures(timings)
+    if not pairs:
+        return []
+    each = [block_values(timings, a) - block_values(timings, b) for a, b in pairs]
+    apart = pd.concat(each, axis=1).dropna().mean(axis=1)
+    return [part.to_numpy() for _, part in apart.groupby(level=0, sort=True)] if len(apart) else []
 
 
-def hodges_lehmann(values: Floats) -> float:
-    """Median of the means of all pairs of [n] values, each value with itself as well."""
-    return float(_walsh_medians(np.asarray(values, dtype=np.float64)[None, :])[0])
-
-
-def _walsh_medians(samples: Floats) -> Floats:
-    """[m] Hodges-Lehmann estimates of [m, n] values."""
-    count, n = samples.shape
-    first, second = np.triu_indices(n)
-    at_once = max(1, 4_000_000 // len(first))
-    parts = [
-        np.median((samples[k : k + at_once, first] + samples[k : k + at_once, second]) / 2, axis=1)
-        for k in range(0, count, at_once)
-    ]
-    return np.concatenate(parts)
-
-
-@dataclass(frozen=True)
-class Shift:
-    """A difference in ns with its 95 % interval; `error_ns` is its standard error, of `freedom` degrees."""
-
-    value_ns: float
-    interval_ns: tuple[float, float]
-    error_ns: float
-    freedom: float
-    blocks: int
-    processes: int
-
-    @property
-    def mde_ns(self) -> float:
-        """The smallest true difference that such an error shows with 80 % power at 5 %."""
-        factor = stats.t.ppf(0.5 + CONFIDENCE / 2, self.freedom) + stats.t.ppf(POWER, self.freedom)
-        return float(factor * self.error_ns)
-
-    def within(self, margin_ns: float) -> bool:
-        """Whether two one-sided tests at 5 % find the difference smaller than the margin on either side."""
-        reach = float(stats.t.ppf(0.95, self.freedom)) * self.error_ns
-        return abs(self.value_ns) + reach < margin_ns
-
-
-def shift(by_process: Sequence[Floats]) -> Shift | None:
-    """Estimate a difference from its blocks, one array a process; None with fewer than 4 blocks in all.
-
-    The estimate is the mean over processes of the Hodges-Lehmann estimate of their blocks. The interval has the shape
-    of a hierarchical bootstrap (processes, then blocks in them), scaled to an unbiased variance and to Student's t,
-    without which so few processes would give intervals that are too narrow.
-    """
-    parts = [np.asarray(p, dtype=np.float64) for p in by_process if len(p)]
-    blocks = sum(len(p) for p in parts)
-    if blocks < LEAST_BLOCKS:
+def capture_times(timings: pd.DataFrame) -> Floats | None:
+    """[processes, 2, captures] ns: median block of each capture of both arms; None with one capture an arm."""
+    pairs = captures(timings)
+    if len(pairs) < 2:
         return None
-    rng = np.random.default_rng(SEED)
-    centres = np.array([hodges_lehmann(p) for p in parts])
-    resampled = [_walsh_medians(p[rng.integers(0, len(p), (RESAMPLES, len(p)))]) for p in parts]
-    variance, freedom = _variance(parts, centres, resampled)
-    middle, error = float(centres.mean()), float(np.sqrt(variance))
-    deviations = _hierarchical(centres, resampled, rng) - middle
-    spread = float(np.std(deviations))
-    reach = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) / float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
-    if spread > 0:
-        low, high = np.quantile(deviations, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2]) * (error / spread) * reach
-    else:
-        low, high = 0.0, 0.0
-    return Shift(middle, (middle + float(low), middle + float(high)), error, freedom, blocks, len(parts))
-
-
-def _variance(parts: list[Floats], centres: Floats, resampled: list[Floats]) -> tuple[float, float]:
-    """Variance of the mean over processes, and its degrees of freedom."""
-    count = len(parts)
-    # A bootstrap of n values is too narrow by (n - 1) / n.
-    inside = [float(np.var(r)) * len(p) / (len(p) - 1) for p, r in zip(parts, resampled, strict=True) if len(p) > 1]
-    by_blocks = float(np.mean(inside)) / count if inside else 0.0
-    freedom = float(max(sum(len(p) - 1 for p in parts), 1))
-    if count == 1:
-        return by_blocks, freedom
-    by_processes = float(np.var(centres, ddof=1)) / count
-    # The larger of the two: where processes differ no more than their blocks explain, the blocks say more.
-    return (by_processes, count - 1.0) if by_processes > by_blocks else (by_blocks, freedom)
-
-
-def _hierarchical(centres: Floats, resampled: list[Floats], rng: np.random.Generator) -> Floats:
-    """[m] bootstrap estimates: processes drawn with replacement, each with one of its resampled blocks."""
-    count = len(centres)
-    table = np.stack(resampled)
-    if count == 1:
-        found: Floats = table[0]
-        return found
-    drawn = rng.integers(0, count, (RESAMPLES, count))
-    which = rng.integers(0, table.shape[1], (RESAMPLES, count))
-    found = table[drawn, which].mean(axis=1)
-    return found
+    arms = [[pair[k] for pair in pairs] for k in (0, 1)]
+    table = pd.DataFrame({arm: block_values(timings, arm) for both in arms for arm in both}).dropna()
+    middle = table.groupby(level=0, sort=True).median()
+    return np.stack([middle[both].to_numpy() for both in arms], axis=1) if len(middle) else None
 
 
 @dataclass(frozen=True)
@@ -168,6 +110,8 @@ class Comparison:
     #: Blocks that the question still needs: 0 where it is answered, None where no number of them would do.
     blocks_needed: int | None
     verdict: Verdict
+    #: Captures of each arm over all processes; None where every turn was a process of its own.
+    captures: int | None = None
 
     @property
     def mde_ns(self) -> float | None:
@@ -187,6 +131,7 @@ class Comparison:
             "margin": self.margin,
             "equivalent": self.equivalent,
             "blocks_needed": self.blocks_needed,
+            "captures": self.captures,
             "verdict": self.verdict.document(),
         }
 
@@ -198,6 +143,8 @@ def _shift_document(found: Shift) -> dict[str, object]:
         "error_ns": number(found.error_ns),
         "blocks": found.blocks,
         "processes": found.processes,
+        "unit": found.unit,
+        "sure": found.sure(),
     }
 
 
@@ -207,7 +154,7 @@ def compare(timings: pd.DataFrame, margin: float = MARGIN, paired_processes: boo
     `paired_processes` False: every turn was a process of its own (two commands), so blocks already differ as processes
     do. Raises FusionScopeError with fewer than 4 blocks.
     """
-    found = shift(savings(timings))
+    found = shift(savings(timings), capture_times(timings) if paired_processes else None)
     if found is None:
         raise FusionScopeError(
             f"The measurement holds fewer than {LEAST_BLOCKS} whole blocks, which say nothing of their spread: measure "
@@ -215,7 +162,8 @@ def compare(timings: pd.DataFrame, margin: float = MARGIN, paired_processes: boo
         )
     base, candidate = (float(np.median(block_values(timings, arm))) for arm in (BASE, CANDIDATE))
     control = shift(differences(timings, BASE, AGAIN))
-    return judged(found, control, base, candidate, margin, paired_processes)
+    taken = found.processes * len(captures(timings)) if paired_processes else None
+    return judged(found, control, base, candidate, margin, taken)
 
 
 def floor_ns(control: Shift) -> float:
@@ -227,24 +175,47 @@ def floor_ns(control: Shift) -> float:
 
 
 def judged(
-    found: Shift, control: Shift | None, base: float, candidate: float, margin: float, paired_processes: bool = True
+    found: Shift, control: Shift | None, base: float, candidate: float, margin: float, taken: int | None
 ) -> Comparison:
-    """The comparison with its verdict, and how many blocks are still needed."""
+    """The comparison with its verdict, and how many blocks are still needed.
+
+    `taken` captures of each arm were measured (None: every turn was a process). Faster or slower is said of more than
+    one, and where 0 lies outside the 99 % interval as well.
+    """
     floor = None if control is None else floor_ns(control)
-    verdict = judge(found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin)
+    said = caution(found, control, taken is not None)
+    verdict = judge(found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said)
     needed: int | None = 0
-    if verdict.class_ == INCONCLUSIVE:
-        needed = None if floor is None else _blocks_needed(found, floor, base, margin)
+    doubt = _doubt(found, taken) if verdict.class_ in _DECIDED else ""
+    if doubt:
+        needed = None
+        quote = f"{verdict.quote.partition(f': {WORDS[verdict.class_]}')[0]}: {WORDS[INCONCLUSIVE]}; {doubt}"
+        sentence = f"Undecided: {verdict.sentence.partition(': ')[2]} But {doubt}"
+        verdict = replace(verdict, class_=INCONCLUSIVE, sentence=sentence, quote=quote)
+    elif verdict.class_ == INCONCLUSIVE:
+        needed = None if floor is None or found.unit != BLOCKS else _blocks_needed(found, floor, base, margin)
+        missing = _missing(found, needed, floor is None)
         verdict = judge(
-            found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin,
-            missing=_missing(found, needed, floor is None), caution=caution(found, control, paired_processes),
+            found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, missing=missing,
+            caution=said,
         )  # fmt: skip
-    else:
-        verdict = judge(
-            found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin,
-            caution=caution(found, control, paired_processes),
-        )  # fmt: skip
-    return Comparison(found, control, base, candidate, margin, found.within(margin * base), needed, verdict)
+    equivalent = found.within(margin * base) and taken != 1
+    return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken)
+
+
+def _doubt(found: Shift, taken: int | None) -> str:
+    """Why a difference is not told from what captures and processes differ by; "" where it is."""
+    if taken == 1:
+        return (
+            "each arm was captured once, and two captures of one program differ by as much as this may be. What would "
+            "settle it: both captured again, and in more processes."
+        )
+    if not found.sure():
+        return (
+            f"with so few {found.unit} it is not told from 0 at {SURE:.0%}. What would settle it: more {found.unit}"
+            f"{' (--processes)' if found.unit != BLOCKS else ''}."
+        )
+    return ""
 
 
 def _blocks_needed(found: Shift, floor: float, base: float, margin: float) -> int | None:
@@ -263,10 +234,14 @@ def _blocks_needed(found: Shift, floor: float, base: float, margin: float) -> in
 def _missing(found: Shift, needed: int | None, no_control: bool) -> str:
     if no_control:
         return "What would settle it: an A/A arm, the base measured against itself."
+    if found.unit != BLOCKS:
+        more = "captures of each arm, in more processes" if found.unit == CAPTURES else "processes"
+        return (
+            f"More blocks would hardly settle it: what differs is {found.unit}. What would: more {more} (--processes)."
+        )
     if needed is None:
         return "More blocks would hardly settle it: the difference lies at the margin or the noise floor."
-    each = f" (of {found.processes} processes so far)" if found.processes > 1 else ""
-    return f"What would settle it: about {needed} more blocks{each}."
+    return f"What would settle it: about {needed} more blocks."
 
 
 def caution(found: Shift, control: Shift | None, paired_processes: bool) -> str:

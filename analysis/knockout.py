@@ -10,6 +10,7 @@ import pandas as pd
 
 from fusionscope.analysis import ab
 from fusionscope.analysis.noise import BASE
+from fusionscope.analysis.shifts import LEAST_BLOCKS, Shift, shift
 from fusionscope.analysis.tables import number
 from fusionscope.profiler.errors import FusionScopeError
 
@@ -22,7 +23,7 @@ class Ceiling:
 
     boundary: str
     nodes: int
-    raw: ab.Shift
+    raw: Shift
     corrected_ns: float
     step_ns: float
 
@@ -48,10 +49,10 @@ def ceilings(timings: pd.DataFrame, nodes: Mapping[str, int], disabled_node_ns: 
     step = float(np.median(ab.block_values(timings, BASE)))
     found = []
     for boundary, count in nodes.items():
-        raw = ab.shift(ab.differences(timings, BASE, WITHOUT + boundary))
+        raw = shift(ab.differences(timings, BASE, WITHOUT + boundary))
         if raw is None:
             raise FusionScopeError(
-                f"The knock-out of {boundary} holds fewer than {ab.LEAST_BLOCKS} whole blocks: give it more (--blocks)."
+                f"The knock-out of {boundary} holds fewer than {LEAST_BLOCKS} whole blocks: give it more (--blocks)."
             )
         found.append(Ceiling(boundary, count, raw, raw.value_ns + count * disabled_node_ns, step))
     return found

@@ -11,7 +11,7 @@ import numpy as np
 from lab import lines
 from scipy import stats
 
-from fusionscope.analysis import ab
+from fusionscope.analysis.shifts import shift
 
 CLASSES = ("candidate", "in-context", "isolated-corrected", "isolated")
 PLAIN = {
@@ -88,7 +88,7 @@ def saving(parts: list[dict[str, Any]]) -> dict[str, Any]:
             np.array(split, float) - np.array(fused, float)
             for split, fused in zip(part["split"], part["fused"], strict=True)
         ]
-    made = ab.shift(units)
+    made = shift(units)
     assert made is not None
     return {
         "ns": made.value_ns,

@@ -2,7 +2,8 @@
 
     from fusionscope.profiler import measure
     times = measure.replays(graph)
-    table = measure.ab(split, fused, again=split_again)      # fusionscope.analysis.ab.compare(table) judges it
+    table = measure.ab(split, fused, again=split_again, candidate_again=fused_again)
+    # fusionscope.analysis.ab.compare(table) judges it
     found = measure.knockout(graph, measure.named(graph, "all_reduce"))
 
 `graph` is a `torch.cuda.CUDAGraph(keep_graph=True)` that has been replayed before. Nothing here changes it. Where
@@ -152,6 +153,7 @@ def ab(
     graph_b: Any,
     *,
     again: Any = None,
+    candidate_again: Any = None,
     blocks: int = BLOCKS,
     replays: int = REPLAYS,
     seconds: float | None = None,
@@ -159,13 +161,14 @@ def ab(
     process: int = -1,
     graphs: Graphs | None = None,
 ) -> pd.DataFrame:
-    """Measure two graphs in turn -> the table TIMINGS with the arms `base`, `candidate` and, for `again`, `base again`.
+    """Measure two graphs in turn -> the table TIMINGS with the arms `base`, `candidate`, and each captured again.
 
-    `again` is the base captured a second time: what it differs from the base by is noise.
+    `again` is the base captured a second time, `candidate_again` the candidate: what two captures of one program differ
+    by is noise, and a verdict of faster or slower takes two of each.
     """
     on = graphs or CudaGraphs()
-    named = {BASE: graph_a, CANDIDATE: graph_b} | ({AGAIN: again} if again is not None else {})
-    arms = {name: _timer(on, on.launch(graph)) for name, graph in named.items()}
+    named = {BASE: graph_a, CANDIDATE: graph_b, AGAIN: again, CANDIDATE_AGAIN: candidate_again}
+    arms = {name: _timer(on, on.launch(graph)) for name, graph in named.items() if graph is not None}
     return as_table(in_blocks(arms, blocks, replays, seconds=seconds, seed=seed), process)
 
 

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fusionscope.profiler import measure
 from fusionscope.profiler.capture import arms, machine, messages
 from fusionscope.profiler.capture.arms import ArmsPlan, Block, Head
 from fusionscope.profiler.capture.clocks import Clocks, Reading
 from fusionscope.profiler.capture.launch import end_with_parent
+from fusionscope.profiler.capture.plan import CapturePlan
 from fusionscope.profiler.capture.worker import failure
 from fusionscope.profiler.errors import FusionScopeError
 
@@ -48,41 +51,62 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
     told = messages.say if rank == 0 else _nothing
     told(0, 0, f"process {process + 1}: building {plan.base.model}")
     with forward.group_of(plan.base) as group:
-        base = forward.build(plan.base, group)
-        assert isinstance(base, forward.CudaForward), "arms are measured on a GPU"
+        first = forward.build(first_plan(plan, process), group)
+        assert isinstance(first, forward.CudaForward), "arms are measured on a GPU"
         head = Head(
             process=os.getpid(),
-            nodes={measure.BASE: base.nodes()},
-            machine=machine.describe("cuda", base.device_index) if rank == 0 else {},
-            layers=base.spec.layers,
-            scaled=base.spec.is_scaled,
-            truncated=base.spec.is_truncated,
+            nodes={},
+            machine=machine.describe("cuda", first.device_index) if rank == 0 else {},
+            layers=first.spec.layers,
+            scaled=first.spec.is_scaled,
+            truncated=first.spec.is_truncated,
         )
-        timers: dict[str, Callable[[], int]] = {measure.BASE: base.timed}
-        captured = [base]
+        captured = [first]
         if plan.knockouts:
-            timers |= knocked_out(plan, base, head)
+            head.nodes[measure.BASE] = first.nodes()
+            timers: dict[str, Callable[[], int]] = {measure.BASE: first.timed, **knocked_out(plan, first, head)}
         else:
-            captured += two_arms(plan, base, head)
-            names = (measure.BASE, measure.CANDIDATE, measure.AGAIN, measure.CANDIDATE_AGAIN)
-            timers = {name: arm.timed for name, arm in zip(names, captured, strict=True)}
+            named = two_arms(plan, first, head, turned=turned(process))
+            captured = list(named.values())
+            timers = {name: arm.timed for name, arm in named.items()}
         arms.append(path, head)
-        clocks = Clocks(base.device_index)
+        clocks = Clocks(first.device_index)
         say = f"process {process + 1}"
         measured(plan, process, timers, clocks.read, path, lambda done: told(done, plan.blocks, say))
         for arm in captured:
             arm.close()
 
 
-def two_arms(plan: ArmsPlan, base: Any, head: Head) -> list[Any]:
-    """The candidate, and both captured once more; the head learns of nodes, and of sites that stepped back.
+def turned(process: int) -> bool:
+    """Whether a process captures the candidate before the base: every second one does.
 
-    Two captures of one program can differ by more than a fusion saves, and one alone would not show that.
+    What a capture takes depends on where its buffers lie, and that is much the same in every process that captures in
+    the same order. Turned, it counts once for the one arm and once for the other.
     """
-    candidate, again = base.again(plan.candidate), base.again(dict(plan.base.paths))
-    candidate_again = base.again(plan.candidate)
-    head.nodes |= {measure.CANDIDATE: candidate.nodes(), measure.AGAIN: again.nodes()}
-    if candidate_again.nodes() != candidate.nodes():
+    return process % 2 == 1
+
+
+def first_plan(plan: ArmsPlan, process: int) -> CapturePlan:
+    """The plan of the forward that is captured first."""
+    if plan.knockouts or not turned(process):
+        return plan.base
+    return msgspec.structs.replace(plan.base, paths=dict(plan.candidate))
+
+
+def two_arms(plan: ArmsPlan, first: Any, head: Head, turned: bool = False) -> dict[str, Any]:
+    """Base and candidate, both captured twice, by arm; `first` is the one that is captured already.
+
+    The head learns of nodes, and of sites that stepped back. Two captures of one program can differ by more than a
+    fusion saves, and one alone would not show that.
+    """
+    order = [(measure.BASE, plan.base.paths), (measure.CANDIDATE, plan.candidate)]
+    order += [(measure.AGAIN, plan.base.paths), (measure.CANDIDATE_AGAIN, plan.candidate)]
+    if turned:
+        order = [order[1], order[0], order[3], order[2]]
+    made = {order[0][0]: first} | {arm: first.again(dict(paths)) for arm, paths in order[1:]}
+    base, candidate = made[measure.BASE], made[measure.CANDIDATE]
+    head.nodes |= {arm: made[arm].nodes() for arm in (measure.BASE, measure.CANDIDATE, measure.AGAIN)}
+    if made[measure.CANDIDATE_AGAIN].nodes() != candidate.nodes():
         raise FusionScopeError("Two captures of the candidate differ in size: close what else uses this GPU.")
     names = [measure.names(arm.captured.graph) for arm in (base, candidate)]
     head.facts[arms.SAME_KERNELS] = float(names[0] == names[1])
@@ -91,7 +115,7 @@ def two_arms(plan: ArmsPlan, base: Any, head: Head) -> list[Any]:
         for s in candidate.sites()
         if s.declined
     ]
-    return [candidate, again, candidate_again]
+    return made
 
 
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusionscope.analysis import ab
+from fusionscope.analysis import ab, shifts
 from fusionscope.analysis.noise import baseline
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import table
@@ -43,7 +43,7 @@ def measured(
 
 def test_hodges_lehmann_is_the_median_of_the_means_of_pairs() -> None:
     # Pairs of 1, 2, 9: means 1, 1.5, 5, 2, 5.5, 9.
-    assert ab.hodges_lehmann(np.array([1.0, 2.0, 9.0])) == 3.5
+    assert shifts.hodges_lehmann(np.array([1.0, 2.0, 9.0])) == 3.5
 
 
 def test_a_block_is_the_mean_of_its_two_turns_and_drift_cancels() -> None:
@@ -56,7 +56,7 @@ def test_a_block_is_the_mean_of_its_two_turns_and_drift_cancels() -> None:
 
 def test_nothing_is_dropped_as_an_outlier() -> None:
     values = np.array([0.0, 1.0, 2.0, 3.0, 1_000.0])
-    assert ab.hodges_lehmann(values) > ab.hodges_lehmann(values[:4])
+    assert shifts.hodges_lehmann(values) > shifts.hodges_lehmann(values[:4])
 
 
 def test_the_same_table_gives_the_same_answer() -> None:
@@ -81,12 +81,16 @@ def test_no_difference_is_not_measurable_and_equivalent_within_the_margin() -> N
 
 
 def test_an_undecided_measurement_says_how_many_blocks_it_needs() -> None:
-    found = ab.compare(measured(6_000, blocks=6, noise=1_500, seed=3))
+    found = ab.compare(measured(6_000, blocks=6, noise=1_500, seed=3), paired_processes=False)
     assert found.verdict.class_ == "inconclusive", found.verdict.sentence
     assert found.blocks_needed is not None and found.blocks_needed > 0
     assert f"{found.blocks_needed} more blocks" in found.verdict.sentence
-    enough = ab.compare(measured(6_000, blocks=6 + 3 * found.blocks_needed, noise=1_500, seed=3))
-    assert enough.verdict.class_ == "worth_merging"
+    many = measured(6_000, blocks=6 + 3 * found.blocks_needed, noise=1_500, seed=3)
+    assert ab.compare(many, paired_processes=False).verdict.class_ == "worth_merging"
+    # One capture of each arm is one sample, however many blocks are timed.
+    once = ab.compare(many)
+    assert once.verdict.class_ == "inconclusive" and once.captures == 1 and not once.equivalent
+    assert "each arm was captured once" in once.verdict.sentence and "worth merging" not in once.verdict.quote
 
 
 def test_without_an_a_a_arm_the_noise_is_not_known() -> None:
@@ -127,7 +131,7 @@ def test_more_blocks_narrow_the_interval_and_lower_the_floor() -> None:
 @settings(max_examples=30, deadline=None)
 def test_shifting_and_turning_the_differences_shifts_and_turns_the_answer(values, by, chooser) -> None:  # type: ignore[no-untyped-def]
     one = np.array(values, dtype=float)
-    found, moved, turned = (ab.shift([x]) for x in (one, one + by, -one))
+    found, moved, turned = (shifts.shift([x]) for x in (one, one + by, -one))
     assert found is not None and moved is not None and turned is not None
     assert moved.value_ns == pytest.approx(found.value_ns + by)
     assert moved.error_ns == pytest.approx(found.error_ns, abs=1e-6)
@@ -138,7 +142,8 @@ def test_shifting_and_turning_the_differences_shifts_and_turns_the_answer(values
 def seen(effect: float, trials: int, **how: float) -> float:
     """Share of measurements of an effect whose interval excludes nothing."""
     found = [
-        ab.shift(ab.differences(measured(effect, seed=1_000 + k, **how), "base", "candidate")) for k in range(trials)
+        shifts.shift(ab.differences(measured(effect, seed=1_000 + k, **how), "base", "candidate"))
+        for k in range(trials)
     ]  # type: ignore[arg-type]
     return float(np.mean([f.interval_ns[0] > 0 for f in found if f is not None]))
 
@@ -154,7 +159,7 @@ def test_an_effect_of_the_noise_floor_is_mostly_seen_and_one_of_twice_it_nearly_
 def test_intervals_cover_and_false_alarms_are_rare(
     processes: int, between: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ab, "RESAMPLES", 200)
+    monkeypatch.setattr(shifts, "RESAMPLES", 200)
     trials = 40
     covered = alarms = 0
     for trial in range(trials):
@@ -167,3 +172,61 @@ def test_intervals_cover_and_false_alarms_are_rare(
 def test_the_step_of_such_a_run_is_that_of_its_base() -> None:
     found = baseline(measured(300_000))
     assert found is not None and found.median_ns == pytest.approx(STEP, rel=0.002)
+
+
+def of_captures(
+    chooser: np.random.Generator, processes: int, once: float = 0.0, lasting: float = 0.0, process: float = 0.0,
+    saving: float = 0.0, blocks: int = 6,
+) -> pd.DataFrame:  # fmt: skip
+    """TIMINGS of two captures an arm; ns of what captures differ by anew in each process, and by in every process.
+
+    `process` is what the arms differ by from process to process. A drift and autocorrelated noise lie over all of it.
+    """
+    arms = ["base", "candidate", "base again", "candidate again"]
+    stays = chooser.normal(0, lasting, 4)
+    frames = []
+    for number in range(processes):
+        effects = chooser.normal(0, once, 4) + stays + chooser.normal(0, process, 2)[[0, 1, 0, 1]]
+        effects -= np.array([0, saving, 0, saving])
+        orders = [list(half) for half in (chooser.permutation(4) for _ in range(blocks))]
+        turns = np.array([arm for order in orders for arm in [*order, *order[::-1]] for _ in range(2)])
+        noise = chooser.standard_t(4, len(turns) + 20) * 700
+        noise = np.convolve(noise, 0.7 ** np.arange(20), mode="full")[20 : 20 + len(turns)]
+        times = STEP + effects[turns] + noise + 40.0 * np.arange(len(turns))
+        block = np.repeat(np.arange(blocks), 16)
+        frames.append(pd.DataFrame({"process": number, "block": block, "arm": np.array(arms)[turns],
+                                    "duration_ns": times.round().astype("int64")}))  # fmt: skip
+    return table("timings", pd.concat(frames, ignore_index=True).assign(rank=0, source="untraced"))
+
+
+@pytest.mark.parametrize(
+    ("processes", "how"),
+    [
+        (1, {"once": 3_000.0}),
+        (3, {"once": 3_000.0}),
+        (3, {"lasting": 4_000.0}),
+        (5, {"lasting": 3_000.0, "once": 1_000.0}),
+    ],
+)
+def test_captures_and_processes_that_differ_are_covered_and_give_no_false_alarm(
+    processes: int, how: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Blocks as the unit, or processes where captures keep their effect, would cover 10 to 50 % of these.
+    monkeypatch.setattr(shifts, "RESAMPLES", 30)
+    trials, chooser = 40, np.random.default_rng(8)
+    found = [ab.compare(of_captures(chooser, processes, **how)) for _ in range(trials)]
+    covered = sum(f.saving.interval_ns[0] <= 0 <= f.saving.interval_ns[1] for f in found)
+    alarms = sum(f.verdict.class_ in ("worth_merging", "below_margin", "slower") for f in found)
+    assert covered >= 0.87 * trials and alarms <= 1
+
+
+def test_a_difference_beyond_what_captures_differ_by_is_still_seen() -> None:
+    chooser = np.random.default_rng(9)
+    found = [ab.compare(of_captures(chooser, 5, once=1_000.0, saving=20_000.0)) for _ in range(8)]
+    assert all(f.verdict.class_ == "worth_merging" and f.captures == 10 for f in found)
+
+
+def test_captures_that_keep_their_effect_are_the_unit() -> None:
+    found = ab.compare(of_captures(np.random.default_rng(2), 3, lasting=20_000.0))
+    assert found.saving.unit == "captures" and found.saving.freedom < 2.5
+    assert "captures of each arm" in found.verdict.sentence or found.verdict.class_ == "not_measurable"

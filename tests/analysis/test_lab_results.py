@@ -43,3 +43,18 @@ def test_held_out_cases_were_used_for_nothing_else() -> None:
     assert len(sets[True]) == 70 and len(sets[False]) == 29 and not sets[True] & sets[False]
     batches = {kind: {row["facts"]["batch"] for row in rows if row["held_out"] is kind} for kind in (True, False)}
     assert not batches[True] & batches[False]
+
+
+def test_the_refit_is_made_from_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    refit = importlib.import_module("lab_refit")
+    stored = json.loads((RESULTS / "h200_lab_refit.json").read_text(encoding="utf-8"))
+    rows = [row for row in importlib.import_module("lab").lines(RESULTS / "h200_lab.jsonl") if "case" in row]
+    assert refit.captures(rows) == stored["captures"] and refit.in_place(rows) == stored["in_place"]
+    assert refit.neighbours(rows, refit.GROUPS["batch"]) == stored["neighbours"]["batch"]
+    # A page that says that no change was taken up must show why.
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for group in ("boundary", "graph"):
+        for name in ("as it is", "a part of the saving", "a constant a launch that goes"):
+            assert f"{stored['point'][group][name]['mean_error']:.3f}" in page
+    assert ", ".join(f"{abs(us):.1f}" for us in stored["whole_model"]["as it is"]) in page

@@ -57,12 +57,15 @@ def test_a_time_limit_ends_with_a_whole_block() -> None:
 
 
 def test_two_graphs_compare_as_they_differ() -> None:
-    table = measure.ab(SPLIT, FUSED, again=SPLIT, blocks=20, graphs=FakeGraphs(noise_ns=40, seed=1))
+    on = FakeGraphs(noise_ns=40, seed=1)
+    table = measure.ab(SPLIT, FUSED, again=SPLIT, candidate_again=FUSED, blocks=20, graphs=on)
     found = ab.compare(table)
     assert found.base_ns == pytest.approx(20_000, abs=30) and found.candidate_ns == pytest.approx(19_000, abs=30)
     assert found.saving.interval_ns[0] < 1_000 < found.saving.interval_ns[1]
     assert found.verdict.class_ == "worth_merging" and found.verdict.kind == "measured"
     assert found.control is not None and found.control.interval_ns[0] < 0 < found.control.interval_ns[1]
+    once = ab.compare(measure.ab(SPLIT, FUSED, again=SPLIT, blocks=20, graphs=on))
+    assert once.verdict.class_ == "inconclusive" and "captured again" in once.verdict.sentence
 
 
 def test_a_knock_out_is_raw_and_corrected_by_what_a_disabled_node_costs() -> None:

@@ -133,8 +133,31 @@ def test_the_head_says_what_the_candidate_launches(
     monkeypatch.setattr(arms_worker.measure, "names", lambda graph: graph)
     base, head = FakeArm(["gemm", "ar", "post"]), Head(process=1, nodes={"base": 3})
     made = arms_worker.two_arms(ArmsPlan(base=BASE, candidate={"mhc_post": path}), base, head)
-    assert len(made) == 3 and head.facts[arms.SAME_KERNELS] == same and len(head.declines) == declines
+    assert (
+        list(made) == ["base", "candidate", "base again", "candidate again"]
+        and head.facts[arms.SAME_KERNELS] == same
+        and len(head.declines) == declines
+    )
     assert head.nodes["base again"] == 3 and head.nodes["candidate"] == (2 if path == "triton" else 3)
+
+
+def test_every_second_process_captures_the_candidate_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arms_worker.measure, "names", lambda graph: graph)
+    assert [arms_worker.first_plan(PLAN, k).paths for k in range(3)] == [{}, {"mhc_post": "triton"}, {}]
+    plan = ArmsPlan(base=BASE, knockouts=["mhc_post"])
+    assert arms_worker.first_plan(plan, 1) == plan.base
+
+    class Turned(FakeArm):
+        def again(self, paths: dict[str, str]) -> FakeArm:
+            return FakeArm(["gemm", "fused"] if paths else ["gemm", "ar", "post"])
+
+    head = Head(process=1, nodes={})
+    made = arms_worker.two_arms(PLAN, Turned(["gemm", "fused"]), head, turned=True)
+    assert list(made) == ["candidate", "base", "candidate again", "base again"]
+    assert {arm: len(one.kernels) for arm, one in made.items()} == {
+        "base": 3, "base again": 3, "candidate": 2, "candidate again": 2,
+    }  # fmt: skip
+    assert head.nodes == {"base": 3, "candidate": 2, "base again": 3} and not head.facts[arms.SAME_KERNELS]
 
 
 def test_graphs_that_differ_between_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

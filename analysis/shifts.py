@@ -1,0 +1,135 @@
+"""A difference between two arms with its 95 % interval, from blocks that lie in captures and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fusionscope.analysis.noise import CONFIDENCE, POWER, SEED
+
+Floats = NDArray[np.float64]
+
+RESAMPLES = 1000
+#: With fewer blocks nothing is known of their spread.
+LEAST_BLOCKS = 4
+#: "Faster" and "slower" are said at this level, so that at most 1 % of comparisons of a program with itself say so.
+SURE = 0.99
+#: What the error of a difference comes from.
+BLOCKS, CAPTURES, PROCESSES = "blocks", "captures", "processes"
+
+
+def hodges_lehmann(values: Floats) -> float:
+    """Median of the means of all pairs of [n] values, each value with itself as well."""
+    return float(_walsh_medians(np.asarray(values, dtype=np.float64)[None, :])[0])
+
+
+def _walsh_medians(samples: Floats) -> Floats:
+    """[m] Hodges-Lehmann estimates of [m, n] values."""
+    count, n = samples.shape
+    first, second = np.triu_indices(n)
+    at_once = max(1, 4_000_000 // len(first))
+    parts = [
+        np.median((samples[k : k + at_once, first] + samples[k : k + at_once, second]) / 2, axis=1)
+        for k in range(0, count, at_once)
+    ]
+    return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """A difference in ns with its 95 % interval; `error_ns` is its standard error, of `freedom` degrees."""
+
+    value_ns: float
+    interval_ns: tuple[float, float]
+    error_ns: float
+    freedom: float
+    blocks: int
+    processes: int
+    #: What the error comes from: blocks, captures or processes.
+    unit: str = BLOCKS
+
+    def sure(self) -> bool:
+        """Whether the difference is told from 0 at the level at which a verdict says faster or slower."""
+        return abs(self.value_ns) > float(stats.t.ppf(0.5 + SURE / 2, self.freedom)) * self.error_ns
+
+    @property
+    def mde_ns(self) -> float:
+        """The smallest true difference that such an error shows with 80 % power at 5 %."""
+        factor = stats.t.ppf(0.5 + CONFIDENCE / 2, self.freedom) + stats.t.ppf(POWER, self.freedom)
+        return float(factor * self.error_ns)
+
+    def within(self, margin_ns: float) -> bool:
+        """Whether two one-sided tests at 5 % find the difference smaller than the margin on either side."""
+        reach = float(stats.t.ppf(0.95, self.freedom)) * self.error_ns
+        return abs(self.value_ns) + reach < margin_ns
+
+
+def shift(by_process: Sequence[Floats], captured: Floats | None = None) -> Shift | None:
+    """Estimate a difference from its blocks, one array a process; None with fewer than 4 blocks in all.
+
+    The estimate is the mean over processes of the Hodges-Lehmann estimate of their blocks. `captured` [processes, 2, n]
+    are the times of the n captures that each arm has in a process. The interval is Student's t on the units that differ
+    most (see `_variance`); where blocks are the only unit it has the shape of their bootstrap.
+    """
+    parts = [np.asarray(p, dtype=np.float64) for p in by_process if len(p)]
+    blocks = sum(len(p) for p in parts)
+    if blocks < LEAST_BLOCKS:
+        return None
+    rng = np.random.default_rng(SEED)
+    centres = np.array([hodges_lehmann(p) for p in parts])
+    resampled = [_walsh_medians(p[rng.integers(0, len(p), (RESAMPLES, len(p)))]) for p in parts]
+    variance, freedom, unit = _variance(parts, centres, resampled, captured)
+    middle, error = float(centres.mean()), float(np.sqrt(variance))
+    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
+    low, high = -quantile * error, quantile * error
+    deviations = resampled[0] - middle
+    if unit == BLOCKS and (spread := float(np.std(deviations))) > 0:
+        ends = np.quantile(deviations, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+        low, high = ends * (error / spread) * quantile / float(stats.norm.ppf(0.5 + CONFIDENCE / 2))
+    return Shift(middle, (middle + float(low), middle + float(high)), error, freedom, blocks, len(parts), unit)
+
+
+def _variance(
+    parts: list[Floats], centres: Floats, resampled: list[Floats], captured: Floats | None
+) -> tuple[float, float, str]:
+    """Variance of the mean over processes, its degrees of freedom, and the unit that it comes from.
+
+    In a nested design the variance between units of the highest level holds all below it, and Student's t on them is
+    exact however many there are. A capture's own effect that comes back in every process is not seen between processes:
+    it is taken from the captures' means over processes, less what captures that differ anew each time would show, and
+    added with the degrees of freedom of Satterthwaite (1946), "An approximate distribution of estimates of variance
+    components".
+    """
+    count = len(parts)
+    # A bootstrap of n values is too narrow by (n - 1) / n.
+    inside = [float(np.var(r)) * len(p) / (len(p) - 1) for p, r in zip(parts, resampled, strict=True) if len(p) > 1]
+    by_blocks = float(np.mean(inside)) / count if inside else 0.0
+    lasting, once, freedom = (0.0, 0.0, 0.0) if captured is None else _by_captures(captured)
+    if count == 1:
+        if captured is None:
+            return by_blocks, float(max(len(parts[0]) - 1, 1)), BLOCKS
+        return max(by_blocks, lasting), freedom, CAPTURES
+    # Processes that by chance agree better than their blocks can are not believed.
+    between = max(float(np.var(centres, ddof=1)) / count, by_blocks)
+    # What lasts is in both; of what differs anew each time, the captures' means over processes hold as much.
+    more = max(lasting - once, 0.0) * count / (count - 1)
+    if not more:
+        return between, count - 1.0, PROCESSES
+    total = between + more
+    together = total**2 / (between**2 / (count - 1) + more**2 / freedom)
+    return total, together, CAPTURES if more > between else PROCESSES
+
+
+def _by_captures(captured: Floats) -> tuple[float, float, float]:
+    """Variance of a saving from the captures' means over processes, the same if captures differed anew in each process,
+
+    and the degrees of freedom of the first.
+    """
+    processes, arms, n = captured.shape
+    lasting = float(np.var(captured.mean(axis=0), axis=1, ddof=1).sum()) / n
+    once = float(np.var(captured, axis=2, ddof=1).sum(axis=1).mean()) / n / processes
+    return lasting, once, float(arms * (n - 1))
