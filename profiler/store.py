@@ -33,7 +33,7 @@ _TAG = re.compile(r"\w[\w./-]*")
 _TEMPORARY = ".writing-"
 _STALE_S = 24 * 3600
 #: Names of shipped runs, and of none of a user's.
-EXAMPLES = ("example", "example-fused")
+EXAMPLES = ("example", "example-fused", "example-tp2")
 
 
 class UnknownRun(FusionScopeError):
@@ -66,7 +66,7 @@ def default_place() -> str:
 
 
 def example_runs() -> dict[str, Path]:
-    """The runs that ship with the package, by the name that opens each: `example` and `example-fused`."""
+    """The runs that ship with the package, by the name that opens each; see EXAMPLES."""
     folder = Path(__file__).parent / "examples"
     return {path.parent.name: path.parent for path in sorted(folder.glob("*/run.json"))}
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fusionscope.analysis import ruleset
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import compare
 from fusionscope.analysis.estimate import Fused, estimate
+from fusionscope.analysis.ranks import ranks
 from fusionscope.profiler.store import EXAMPLES, Store, example_runs
 
 
@@ -16,7 +18,7 @@ def opened(name: str, rung: int | None = None) -> Analysed:
     return analyse(Store(Path("/nowhere")).load(name), rung=rung)
 
 
-def test_both_examples_ship() -> None:
+def test_all_examples_ship() -> None:
     assert tuple(example_runs()) == EXAMPLES
 
 
@@ -46,6 +48,18 @@ def test_the_prediction_holds_the_measured_saving() -> None:
     low, high = predicted.interval_ns
     assert low <= found.measured_saving_ns <= high and high - low < 36_000
     assert predicted.verdict.class_ == found.measured.class_ == "worth_merging"  # type: ignore[union-attr]
+
+
+def test_two_ranks_of_one_run_meet_in_their_all_reduces() -> None:
+    run = Store(Path("/nowhere")).load("example-tp2")
+    found = ranks(run, ruleset.load(()))
+    assert [(row.rank, row.launches, row.replays) for row in found.rows] == [(0, 160, 12), (1, 160, 12)]
+    # 11 all-reduces a forward. Transfer is the shortest over the ranks, so both have the same; the rest is wait.
+    assert (found.occurrences, [row.transfer_ns for row in found.rows]) == (132, [866_745, 866_745])
+    assert [row.wait_ns for row in found.rows] == [103_648, 1_339_166]
+    for rank in (0, 1):
+        known = analyse(run, rank=rank)
+        assert len(known.attribution.sites["mhc_post"]) == 10 and known.attribution.rungs["mhc_post"] == 1
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
