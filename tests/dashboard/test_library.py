@@ -19,7 +19,7 @@ from fusionscope.profiler.trace import Trace
 def test_the_newest_run_comes_first_and_the_examples_last(library: Library) -> None:
     names = [item.info.name if item.info else item.id for item in library.list()]
     assert names[-3:] == ["example", "example-fused", "example-tp2"]
-    ids = [item.id for item in library.list()][:-2]
+    ids = [item.id for item in library.list()][:-3]
     assert ids == sorted(ids, reverse=True)
 
 
