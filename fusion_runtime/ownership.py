@@ -78,12 +78,18 @@ class Owed:
         self.consumed = True
 
 
+def _two_dimensional(tensor: Any, what: str) -> None:
+    if len(tensor.shape) != 2:
+        raise BadOperands(f"{what} is {tuple(tensor.shape)} and must be [tokens, hidden]: flatten it first.")
+
+
 class PartialSum(Owed):
-    """One rank's addend of `tensor` [T, H], owed to `group`."""
+    """One rank's addend of `tensor` [T, H], owed to `group`. Raises BadOperands on another number of dimensions."""
 
     def __init__(
         self, tensor: Any, group: Group, what: str = "a partial sum", completion: Completion | None = None
     ) -> None:
+        _two_dimensional(tensor, what)
         super().__init__(group, what, int(tensor.shape[0]), completion)
         self.shape = tuple(tensor.shape)
         self.dtype, self.device = tensor.dtype, tensor.device
@@ -186,6 +192,7 @@ class Exit:
 
     def hand_on(self, tensor: Any) -> PartialSum | Full:
         """tensor [T, H], this rank's addend: owed where this exit defers, else reduced here (nothing for no rows)."""
+        _two_dimensional(tensor, self.what)
         self._once()
         if self.deferred:
             return PartialSum(tensor, self.group, self.what, self.completion)

@@ -82,8 +82,6 @@ class TritonPath(Path):
 def _shape_declines(shape: SiteShape, normed: bool) -> Decline | None:
     if shape.device.type == "cuda" and shape.dtype not in DTYPES:
         return Decline(Gate.DTYPE, f"the dtype is {shape.dtype} and neither bfloat16 nor float16")
-    if shape.tokens > MAX_TOKENS:
-        return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
     if shape.hidden % 8:
         return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
     if normed and shape.quant is not None:
@@ -101,6 +99,8 @@ def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool)
             why = f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
             return Decline(Gate.HIDDEN_WIDTH, why)
         return None
+    if shape.tokens > MAX_TOKENS:
+        return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
     if not isinstance(group, ExchangeGroup):
         why = f"a {group.kind} group has no memory that its ranks reach directly: make it a SymmetricGroup"
         return Decline(Gate.PEER_MEMORY, why)

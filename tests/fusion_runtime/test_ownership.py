@@ -189,3 +189,14 @@ def test_a_replicated_shared_expert_is_there_on_one_rank(rank: int) -> None:
 def test_indices_that_are_not_tokens_by_top_k_are_refused(idx: tuple[int, ...], weights: tuple[int, ...]) -> None:
     with pytest.raises(BadOperands, match="must both be"):
         FinalizeOperands(torch.ones(4, 3), torch.zeros(idx, dtype=torch.int32), torch.ones(weights), 1.0, None)
+
+
+@pytest.mark.parametrize("consumer", [True, False])
+def test_a_sum_has_two_dimensions(consumer: bool) -> None:
+    """Engines pass [T, H] to fused boundaries, and a batch of sequences would be taken for tokens."""
+    exit = Exit(SingleGroup(), "o_proj", tokens=2, consumer=consumer)
+    with pytest.raises(BadOperands, match=r"o_proj is \(2, 3, 8\) and must be \[tokens, hidden\]"):
+        exit.hand_on(torch.zeros(2, 3, 8))
+    with pytest.raises(BadOperands, match="flatten it first"):
+        PartialSum(torch.zeros(8), SingleGroup())
+    assert exit.hand_on(torch.zeros(2, 8)) is not None

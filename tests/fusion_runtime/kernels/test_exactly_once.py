@@ -19,7 +19,7 @@ from counting import Counting
 
 from fusionscope.fusion_runtime.comm.channel import SLOTS, Channel, ExchangeGroup, counters
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
-from fusionscope.fusion_runtime.decode import reference_ops
+from fusionscope.fusion_runtime.decode import cuda_ops, reference_ops
 from fusionscope.fusion_runtime.kernels import launch
 from fusionscope.fusion_runtime.norms import GemmaRmsNorm
 from fusionscope.fusion_runtime.ownership import Exit, FinalizeOperands, ForwardScope, Full
@@ -198,3 +198,15 @@ def test_every_sum_is_reduced_once_by_a_kernel_or_by_the_group(case, hyper, moe)
         assert any(f"[{gate}]" in row.declined for row in said)
     else:
         assert not any(row.declined for row in said)
+
+
+@pytest.mark.parametrize("moe", [False, True], ids=["dense", "moe"])
+@pytest.mark.parametrize("hyper", [False, True], ids=["add", "hyper"])
+def test_separate_kernels_take_views_too(hyper, moe):
+    answers = []
+    for ops in (cuda_ops, reference_ops):
+        group = Counting(SIZE)
+        given, state = forward(group, DecodeContext(group, ops), hyper, moe, views=True)
+        answers.append([*given, state])
+    for mine, other in zip(*answers, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)

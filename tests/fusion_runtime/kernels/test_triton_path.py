@@ -58,6 +58,7 @@ CASES = [
     ("mhc_post", SHAPE, SingleGroup(), Gate.ONE_RANK),
     ("ar_norm", SHAPE, SingleGroup(), None),
     ("ar_norm", replace(SHAPE, residual=False), SingleGroup(), Gate.ONE_RANK),
+    ("ar_norm", replace(SHAPE, tokens=4096), SingleGroup(), None),
     ("mhc_post", SHAPE, Plain(), Gate.PEER_MEMORY),
     ("mhc_post", GPU, LOOPBACK, Gate.GROUP_KIND),
     ("mhc_post", replace(GPU, dtype=torch.float32), LOOPBACK, Gate.DTYPE),
