@@ -129,7 +129,7 @@ def _unpack(file: Path, ref: str, folder: Path) -> None:
                 # A link or device has no bytes of its own and is no file of a run, whatever its name.
                 members = ((entry.name, entry) for entry in tar if entry.isreg())
                 _take(members, tar.extractfile, ref, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, UnicodeDecodeError) as error:
         raise BadPack(
             f"{ref} is no packed run ({error}); make one with: fusionscope export RUN --pack FILE."
         ) from error
@@ -152,7 +152,7 @@ def _check_tables(folder: Path, ref: str) -> None:
                 told = file.metadata
                 rows += told.num_rows
                 size += sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException, UnicodeDecodeError):
             continue  # a damaged table is named where the run is read
     if rows > MOST_ROWS or size > LARGEST:
         raise BadPack(f"{ref} is larger than a run may be; import the trace on this machine instead.")

@@ -159,7 +159,9 @@ class _Process:
                 self.kinds = [kind if isinstance(kind, dict) else {} for kind in value]
             elif key == "marker_api" and isinstance(value, list):
                 self._messages = {
-                    one["key"]: str(one.get("value", "")) for one in value if isinstance(one, dict) and "key" in one
+                    one["key"]: str(one.get("value", ""))
+                    for one in value
+                    if isinstance(one, dict) and isinstance(one.get("key"), int)
                 }
 
     def _records(self, kind: str, stream: JsonStream) -> None:

@@ -146,7 +146,7 @@ def _from_fields(row: Any, where: str) -> _Row:
     named = {str(name).strip(): value for name, value in row.items() if name is not None}
     times = [(name, match.group(1).lower()) for name in named if (match := _TIME_COLUMN.fullmatch(name))]
     if len(times) != 1:
-        found = ", ".join(named) or "none"
+        found = " ".join(", ".join(named).split()) or "none"
         raise FusionScopeError(f"{where}: one column must be a time with its unit, such as time_us (found: {found}).")
     column, unit = times[0]
     result: _Row = {"duration_ns": _time(named[column], _UNITS[unit], where)}

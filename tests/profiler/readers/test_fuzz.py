@@ -21,7 +21,7 @@ from small_inputs import VLLM
 
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.packed import BadPack, unpacked
-from fusionscope.profiler.readers import read_provenance
+from fusionscope.profiler.readers import read_provenance, read_timings
 from fusionscope.profiler.readers.serving_json import read_serving
 
 INPUTS = 300
@@ -133,3 +133,24 @@ def test_rules_that_python_takes_otherwise_are_refused(tmp_path: Path, text: str
     path.write_text(text)
     with pytest.raises(FusionScopeError, match=told):
         READERS["rules"].read(path)
+
+
+@pytest.mark.parametrize(
+    ("reader", "number"), [("rocprofv3_json", 1426), ("packed_run", 1764), ("timings", 8346), ("rules", 1247)]
+)
+def test_inputs_that_once_crashed(reader: str, number: int, tmp_path: Path) -> None:
+    read_or_refuse(reader, reader_seeds.damaged(reader, Random(f"{reader} {number}")), tmp_path)
+
+
+def test_a_message_without_a_number_for_its_key_names_nothing(tmp_path: Path) -> None:
+    (seed,) = reader_seeds.seeds("rocprofv3_json")
+    path = tmp_path / seed.entry
+    path.write_bytes(seed.files[seed.entry].replace(b'"key": 1,', b'"key": {},'))
+    assert list(READERS["rocprofv3_json"].read(path).ranges["name"]) == ["roctxThreadRangeA"]  # type: ignore[attr-defined]
+
+
+def test_a_column_whose_name_has_several_lines_is_told_in_one(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text('rank,"two\nlines"\n0,1\n')
+    with pytest.raises(FusionScopeError, match=r"found: rank, two lines\)"):
+        read_timings(str(path))
