@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext
+from fusionscope.fusion_runtime.decode.model_spec import STREAMS
 from fusionscope.fusion_runtime.errors import NotReduced
 from fusionscope.fusion_runtime.ownership import Completion, DeferredFinalize, Exit, Full, Owed, PartialSum
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
@@ -144,10 +145,8 @@ class HyperStream(ResidualStream):
     The coefficients of a write come from the read before it and are gone after it.
     """
 
-    def __init__(self, ctx: DecodeContext, layers: int, streams: int = 4, *, first_layer: int = 0,
-                 final: bool = True) -> None:  # fmt: skip
+    def __init__(self, ctx: DecodeContext, layers: int, *, first_layer: int = 0, final: bool = True) -> None:
         super().__init__(ctx, layers, first_layer=first_layer, final=final)
-        self.count = streams
         self.streams: Tensor | None = None
         self._coefficients: tuple[Tensor, Tensor] | None = None
 
@@ -177,7 +176,7 @@ class HyperStream(ResidualStream):
                     "pass that first."
                 )
             full = update.complete() if isinstance(update, PartialSum) else update
-            self.streams = self.ctx.ops.expand_streams(full.tensor, self.count)
+            self.streams = self.ctx.ops.expand_streams(full.tensor, STREAMS)
         elif update is not None:
             self._write(update, layer, exit_kind)
         x, post, comb = read.read(self.streams, self.ctx)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusionscope.fusion_runtime.boundaries.dispatch import check_beside, check_shape, check_taken, choose
+from fusionscope.fusion_runtime.decode.model_spec import STREAMS
 from fusionscope.fusion_runtime.errors import NotReduced
 from fusionscope.fusion_runtime.ownership import Full, PartialSum
 from fusionscope.fusion_runtime.paths.base import SiteShape
@@ -45,10 +46,11 @@ def apply(full: Full, streams: Any, post: Any, comb: Any) -> Any:
 
 
 def check_coefficients(streams: Tensor, post: Tensor, comb: Tensor) -> None:
-    """Raises BadOperands unless streams [T, S, H] come with post [T, S] and comb [T, S, S]."""
-    tokens, count = int(streams.shape[0]), int(streams.shape[1])
-    check_shape(post, (tokens, count), "post")
-    check_shape(comb, (tokens, count, count), "comb")
+    """Raises BadOperands unless streams [T, 4, H] come with post [T, 4] and comb [T, 4, 4]."""
+    tokens, hidden = int(streams.shape[0]), int(streams.shape[-1])
+    check_shape(streams, (tokens, STREAMS, hidden), "the streams")
+    check_shape(post, (tokens, STREAMS), "post")
+    check_shape(comb, (tokens, STREAMS, STREAMS), "comb")
 
 
 def run(

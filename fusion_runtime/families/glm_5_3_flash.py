@@ -44,7 +44,7 @@ class Glm53Flash(DeepseekV3):
     """A layer keeps two hyper-connections, `attn_hc` and `ffn_hc`, beside its two norms."""
 
     def stream(self, ctx: DecodeContext, layers: int) -> ResidualStream:
-        return HyperStream(ctx, layers, streams=4)
+        return HyperStream(ctx, layers)
 
     def attention_read(self, layer: Any) -> Read:
         return self._read(layer.attn_hc, layer.input_layernorm)

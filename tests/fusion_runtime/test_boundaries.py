@@ -360,7 +360,12 @@ def test_operands_of_another_width_are_refused() -> None:
         moe_finalize.run_norm(moe(), draw(6, T, 40), norm, subtype="residual", **where)
     with pytest.raises(BadOperands, match="the norm's weight"):
         moe_finalize.run_norm(moe(), draw(6, T, H), Norm(draw(7, 40), 1e-5), subtype="residual", **where)
-    for wrong in ((streams[..., :24], post, comb), (streams, post[:, :3], comb), (streams, post, comb[:2])):
+    for wrong in (
+        (streams[..., :24], post, comb),
+        (streams[:, :3], post, comb),
+        (streams, post[:, :3], comb),
+        (streams, post, comb[:2]),
+    ):
         with pytest.raises(BadOperands):
             mhc_post.run(owed(), *wrong, subtype="ffn_exit", **where)
         with pytest.raises(BadOperands):

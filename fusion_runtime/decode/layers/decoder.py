@@ -11,7 +11,7 @@ from fusionscope.fusion_runtime.decode.layers.gqa import GqaAttention
 from fusionscope.fusion_runtime.decode.layers.kda import KdaAttention
 from fusionscope.fusion_runtime.decode.layers.mhc import HyperConnection
 from fusionscope.fusion_runtime.decode.layers.mla import MlaAttention
-from fusionscope.fusion_runtime.decode.spec import STREAMS, ModelSpec
+from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.residual_stream import AddStream, HyperStream, ResidualStream, Update
@@ -21,7 +21,7 @@ Attention = KdaAttention | MlaAttention | GdnAttention | GqaAttention
 
 def stream_for(spec: ModelSpec, ctx: DecodeContext) -> ResidualStream:
     """The residual stream of one forward of the model."""
-    return HyperStream(ctx, spec.layers, STREAMS) if spec.residual == "mhc" else AddStream(ctx, spec.layers)
+    return HyperStream(ctx, spec.layers) if spec.residual == "mhc" else AddStream(ctx, spec.layers)
 
 
 def norm_for(spec: ModelSpec, weights: WeightSource, name: str) -> Norm:
