@@ -290,12 +290,3 @@ def cautions(found: Target, fused: Fused | None) -> str:
             "--fused-from candidate) would narrow it most."
         )
     return " ".join(said)
-
-
-def headline(found: Estimate) -> str:
-    """The estimate in one line, for a person."""
-    what = f"{found.boundary}:{found.subtype}" if found.subtype else found.boundary
-    return (
-        f"{what}, {found.sites} sites: Amdahl {found.amdahl_gain:.2%} of the step, schedule {us(found.saving_ns)} "
-        f"[{us(found.interval_ns[0])}, {us(found.interval_ns[1])}] ({found.basis})"
-    )

@@ -5,7 +5,6 @@ Columns are found by name: their order and number change between releases. Corre
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.names import rank_in_name
 from fusionscope.profiler.readers.ranks import FileRanks
 from fusionscope.profiler.readers.replays import number_replays
-from fusionscope.profiler.readers.sqlite_file import Database, opened
+from fusionscope.profiler.readers.sqlite_file import EXPORT_AGAIN, Database, reading
 from fusionscope.profiler.trace import Trace, table
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -41,18 +40,8 @@ def read(path: str | Path) -> Trace:
     Raises UnreadableTrace where the file is no Nsight export, is damaged, or holds no GPU work.
     """
     path = Path(path)
-    try:
-        with opened(path) as export:
-            return read_tables(export)
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UnreadableTrace(
-            f"{path} is a damaged SQLite file ({error}): export it again with `nsys export --type sqlite`."
-        ) from error
-    except (OverflowError, ValueError, TypeError) as error:
-        raise UnreadableTrace(
-            f"{path} has a value that no Nsight export holds ({error}): "
-            "export it again with `nsys export --type sqlite`."
-        ) from error
+    with reading(path, "Nsight export", EXPORT_AGAIN) as export:
+        return read_tables(export)
 
 
 def read_tables(export: Database) -> Trace:

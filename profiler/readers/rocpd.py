@@ -7,7 +7,6 @@ names carry the id of the writing process; a merged file has several sets of the
 from __future__ import annotations
 
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
-from fusionscope.profiler.readers.sqlite_file import Database, opened
+from fusionscope.profiler.readers.sqlite_file import Database, reading
 from fusionscope.profiler.trace import Trace
 
 _DISPATCH = "rocpd_kernel_dispatch"
@@ -36,13 +35,8 @@ def _suffix(table: str, base: str) -> str | None:
 def read(path: str | Path) -> Trace:
     """The tables of one .db. Raises UnreadableTrace where it is damaged or a table lacks a column."""
     path = Path(path)
-    try:
-        with opened(path, ADVICE) as database:
-            return assemble(_found(database))
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UnreadableTrace(f"{path} is a damaged SQLite file ({error}): copy it again, or {ADVICE}.") from error
-    except (OverflowError, ValueError, TypeError) as error:
-        raise UnreadableTrace(f"{path} has a value that no rocpd file holds ({error}): {ADVICE}.") from error
+    with reading(path, "rocpd file", ADVICE) as database:
+        return assemble(_found(database))
 
 
 def _found(database: Database) -> Found:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pandas as pd
 
-from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
 from fusionscope.profiler.readers.rocprof_csv import ADVICE
-from fusionscope.profiler.readers.sqlite_file import Database, opened
+from fusionscope.profiler.readers.sqlite_file import Database, reading
 from fusionscope.profiler.trace import Trace
 
 _IDS = ("pid", "tid", "Index", "__section", "__lane", "gpu-id", "queue-id", "Name", "KernelName", "Data")
@@ -24,13 +22,8 @@ def is_rocprof(tables: set[str]) -> bool:
 def read(path: str | Path) -> Trace:
     """The tables of one results.db. Raises UnreadableTrace where it is damaged or a table lacks a column."""
     path = Path(path)
-    try:
-        with opened(path, ADVICE) as database:
-            return assemble(_found(database))
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UnreadableTrace(f"{path} is a damaged SQLite file ({error}): copy it again.") from error
-    except (OverflowError, ValueError, TypeError) as error:
-        raise UnreadableTrace(f"{path} has a value that no file of rocprof holds ({error}): {ADVICE}.") from error
+    with reading(path, "file of rocprof", ADVICE) as database:
+        return assemble(_found(database))
 
 
 def _found(database: Database) -> Found:

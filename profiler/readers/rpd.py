@@ -6,14 +6,12 @@ decode under graphs it shows nothing.
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pandas as pd
 
-from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
-from fusionscope.profiler.readers.sqlite_file import Database, opened
+from fusionscope.profiler.readers.sqlite_file import Database, reading
 from fusionscope.profiler.trace import Trace
 
 ADVICE = "record again with runTracer.sh or rpdTracerControl"
@@ -28,13 +26,8 @@ def is_rpd(tables: set[str]) -> bool:
 def read(path: str | Path) -> Trace:
     """The tables of one .rpd. Raises UnreadableTrace where it is damaged or a table lacks a column."""
     path = Path(path)
-    try:
-        with opened(path, ADVICE) as database:
-            return assemble(_found(database))
-    except (sqlite3.Error, pd.errors.DatabaseError) as error:
-        raise UnreadableTrace(f"{path} is a damaged SQLite file ({error}): copy it again, or {ADVICE}.") from error
-    except (OverflowError, ValueError, TypeError) as error:
-        raise UnreadableTrace(f"{path} has a value that no RPD file holds ({error}): {ADVICE}.") from error
+    with reading(path, "RPD file", ADVICE) as database:
+        return assemble(_found(database))
 
 
 def _found(database: Database) -> Found:

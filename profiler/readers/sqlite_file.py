@@ -17,11 +17,11 @@ from fusionscope.profiler.errors import UnreadableTrace
 _ROWS = 20_000
 #: No text of a profiler is this long.
 _LONGEST = 64 << 20
-_EXPORT_AGAIN = "export the report again with `nsys export --type sqlite`"
+EXPORT_AGAIN = "export the report again with `nsys export --type sqlite`"
 
 
 @contextmanager
-def opened(path: Path, advice: str = _EXPORT_AGAIN) -> Iterator[Database]:
+def opened(path: Path, advice: str = EXPORT_AGAIN) -> Iterator[Database]:
     """The file, open for reading. `advice` is what an error tells the user to do."""
     # immutable: a trace on a read-only or shared disk must open without a lock file beside it.
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
@@ -36,6 +36,21 @@ def opened(path: Path, advice: str = _EXPORT_AGAIN) -> Iterator[Database]:
         raise sqlite3.DatabaseError(f"a name in the schema is no UTF-8: {error.object[:80]!r}") from error
     finally:
         connection.close()
+
+
+@contextmanager
+def reading(path: Path, kind: str, advice: str) -> Iterator[Database]:
+    """The same for the whole of a reader's work, of files that `kind` names.
+
+    Raises UnreadableTrace where the file is damaged or holds a value that none of its kind has.
+    """
+    try:
+        with opened(path, advice) as database:
+            yield database
+    except (sqlite3.Error, pd.errors.DatabaseError) as error:
+        raise UnreadableTrace(f"{path} is a damaged SQLite file ({error}): copy it again, or {advice}.") from error
+    except (OverflowError, ValueError, TypeError) as error:
+        raise UnreadableTrace(f"{path} has a value that no {kind} holds ({error}): {advice}.") from error
 
 
 def pending_rows(path: Path) -> str:
