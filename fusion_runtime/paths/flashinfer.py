@@ -93,9 +93,9 @@ class FlashinferPath(Path):
     ) -> tuple[Activation, Tensor]:
         parts = owed.take()
         # Its kernel reads the weights in x's dtype; scaling them here scales the routed part once, and it alone.
-        weights = (parts.weights * parts.scale).to(parts.gemm2_out.dtype)
+        weights = (parts.weights * parts.scale).to(parts.gemm2_out.dtype).contiguous()
         operands = {
-            "expanded_idx_to_permuted_idx": parts.idx,
+            "expanded_idx_to_permuted_idx": parts.idx.contiguous(),
             "expert_scale_factor": weights,
             "shared_expert_output": parts.shared,
         }
