@@ -43,7 +43,8 @@ def text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FusionScopeError(f"{file} cannot be read ({error}): write it with `fusionscope ci --out`.") from error
+        why = getattr(error, "strerror", None) or error
+        raise FusionScopeError(f"{file} cannot be read ({why}): write it with `fusionscope ci --out`.") from error
 
 
 def _file(path: Path) -> Path:

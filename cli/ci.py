@@ -116,7 +116,7 @@ def number(text: str) -> int:
     from fusionscope.profiler.errors import FusionScopeError
 
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
-        raise FusionScopeError("The number of the pull request must be digits alone.")
+        raise FusionScopeError("The number of the pull request must be digits alone: give it as --pr N.")
     return int(text)
 
 

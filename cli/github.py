@@ -37,7 +37,9 @@ def marked(text: str, marker: str) -> str:
 def check_repository(repository: str) -> None:
     """Raises FusionScopeError for what is no OWNER/NAME."""
     if not _REPOSITORY.fullmatch(repository):
-        raise FusionScopeError(f"--repo {repository!r} is no OWNER/NAME.")
+        raise FusionScopeError(
+            f"--repo {repository!r} is no OWNER/NAME: give the repository on GitHub, or --gitlab in a job of GitLab."
+        )
 
 
 def post(repository: str, number: int, text: str, marker: str) -> str:

@@ -69,7 +69,9 @@ def import_(
     from fusionscope.profiler.inputs import gathered
     from fusionscope.profiler.packed import is_packed
     from fusionscope.profiler.readers.timings import timings_file
+    from fusionscope.profiler.store import check_name
 
+    check_name(name)
     values = settings(setting)
     opened = open_store(store)
     if len(files) == 1 and is_packed(files[0]):

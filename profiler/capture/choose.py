@@ -51,6 +51,8 @@ def make_plan(
     if device == "auto" and on == "cpu":
         notes.append("device: cpu (torch sees no CUDA GPU)")
     spec = spec_of(model, on, layers or 0)
+    if layers is not None and layers > (whole := spec_of(model, on, 0).layers):
+        raise CaptureError(f"--layers {layers} is more than the {whole} of {model}; leave it out for all of them.")
     length = CONTEXT[on] if context is None else context
     if on == "cpu" and spec.is_scaled and length > spec.max_context:
         notes.append(f"context: {spec.max_context} in place of {length}, as the shapes are scaled for the CPU")

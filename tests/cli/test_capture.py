@@ -109,6 +109,7 @@ def test_the_sites_of_the_model_are_found_by_ranges(captured: tuple[dict[str, An
         (["--profiler", "perf"], "--profiler"),
         (["--profiler", "cupti"], "--profiler torch"),
         (["--layers", "0"], "--layers"),
+        (["--layers", "99"], "--layers 99 is more than the 5 of tiny"),
         (["--replays", "0"], "--replays"),
         (["--context", "7"], "--context 7"),
         (["--name", "a/b"], "--name"),

@@ -148,3 +148,8 @@ def test_a_packed_run_is_imported_as_it_is(fusionscope: Any, tmp_path: Path) -> 
     assert fusionscope("show", "of a friend", "--json").json["info"]["model"] == "glm-5.3-flash"
     told = fusionscope("import", tmp_path / "a b.tar", "--batch", 4)
     assert told.code == 2 and "give --name alone" in told.err
+
+
+def test_a_name_that_cannot_be_is_refused_before_anything_is_read(fusionscope: Any, tmp_path: Path) -> None:
+    answer = fusionscope("import", tmp_path / "missing.json", "--name", "a/b")
+    assert answer.code == 2 and "cannot name a run" in answer.err
