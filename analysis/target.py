@@ -179,10 +179,11 @@ class Target:
     @cached_property
     def ceiling_ns(self) -> float:
         """What the step gains if the boundary cost nothing; never more than the step."""
-        removed = self.carried(float(np.median(self.traced_savings(None))), 0)
+        traced = float(np.median(self.traced_savings(None)))
+        removed = self.carried(traced, 0)
         # A kernel that takes no time keeps its place, and what overlaps it under programmatic launch may gain by that.
         ceiling = max(removed, self.saving_at(0.0))
-        part = float(np.median(self.traced_savings(None))) / max(self.span_ns, 1.0)
+        part = traced / max(self.span_ns, 1.0)
         # Where tracing stretched the step, its durations are the tracer's as much as the kernels'.
         most = self.step_ns * (min(part, 1.0) if self.inflation > INFLATED else 1.0)
         return min(ceiling, most)

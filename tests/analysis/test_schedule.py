@@ -166,3 +166,17 @@ def test_every_replay_of_every_sample_gives_its_span_back(file: str, samples: Pa
     for rank in sorted(trace.kernels["rank"].unique()):
         for forward in forwards(trace, int(rank)):
             assert (build(forward).retimed_span() == forward.span).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(1, 6)), min_size=1, max_size=30))
+def test_a_launch_waits_for_its_stream_and_the_latest_end_on_the_others(launches: list[tuple[int, int, int]]) -> None:
+    rows = [(GEMM, at, length, stream) for at, length, stream in sorted(launches)]
+    forward = forwards(Trace(kernels=kernels([rows])))[0]
+    streams = forward.nodes["stream"].tolist()
+    start, end = forward.start[0], forward.start[0] + forward.duration[0]
+    for column, waits in enumerate(build(forward).waits_for):
+        last = {stream: c for c, stream in enumerate(streams[:column])}
+        own = [last.pop(streams[column])] if streams[column] in last else []
+        ended = [c for c in last.values() if end[c] <= start[column]]
+        assert list(waits[: len(own)]) == own and len(waits) == len(own) + bool(ended)
+        assert not ended or (end[waits[-1]] == max(end[c] for c in ended) and waits[-1] in ended)
