@@ -141,6 +141,8 @@ def _unpack(file: Path, ref: str, folder: Path) -> None:
             f"{ref} holds no run.json: a packed run is made with `fusionscope export RUN --pack FILE`; from another "
             "archive unpack the traces and import those."
         )
+    if lacking := [name for name in FILES if not (folder / name).is_file()]:
+        raise BadPack(f"{ref} lacks {', '.join(lacking)}: make it again with: fusionscope export RUN --pack FILE.")
 
 
 def _check_tables(folder: Path, ref: str) -> None:

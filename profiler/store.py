@@ -74,9 +74,11 @@ def example_runs() -> dict[str, Path]:
 def check_name(name: str) -> None:
     """Raises FusionScopeError for a name that `load` could never find again."""
     slashes = os.sep in name or (os.altsep is not None and os.altsep in name)
-    if slashes or name in (".", "..", *EXAMPLES) or name != name.strip():
+    taken = name in (".", "..", *EXAMPLES) or name.startswith((TAG, "-"))
+    if slashes or taken or name != name.strip() or not name.isprintable():
         raise FusionScopeError(
-            f"--name {name!r} cannot name a run: leave out slashes and outer spaces, and do not call it {EXAMPLES[0]}."
+            f"--name {name!r} cannot name a run: leave out slashes, outer spaces and control characters, do not "
+            f"begin it with a dash or {TAG}, and do not call it {EXAMPLES[0]}."
         )
 
 

@@ -194,3 +194,10 @@ def test_a_packed_run_is_stored_without_its_tags(runs: Store, folder: Path, tmp_
     assert packed_run(other, str(tmp_path / "n.zip"), "again").info.name == "again"
     pack(runs.find("example"), tmp_path / "example.tar")
     assert packed_run(other, str(tmp_path / "example.tar")).info.name == ""
+
+
+def test_a_pack_without_a_table_is_named_as_such(folder: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "bare.tar", "w") as archive:
+        archive.add(folder / "run.json", "run.json")
+    with pytest.raises(BadPack, match=r"bare.tar lacks kernels.parquet, .*make it again"):
+        unpacked(str(tmp_path / "bare.tar"))

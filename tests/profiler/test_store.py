@@ -90,7 +90,9 @@ def test_ids_do_not_leave_the_store(runs: Store) -> None:
             runs.find(ref)
 
 
-@pytest.mark.parametrize("name", ["a/b", "..", ".", "example", "example-fused", " padded"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", ".", "example", "example-fused", " padded", "tag:x", "-x", "a\nb", "a\x1b[31m", "a\u202eb"]
+)
 def test_a_name_that_could_not_be_found_again_is_refused(runs: Store, name: str) -> None:
     with pytest.raises(FusionScopeError, match="--name"):
         runs.save(RunInfo(name=name), small_trace())
