@@ -135,6 +135,10 @@ class FinalizeOperands:
         if self.shared is not None and tuple(self.shared.shape[-2:]) != wanted:
             raise BadOperands(f"shared {tuple(self.shared.shape)} must be [tokens, hidden], which are {wanted}.")
 
+    def of_rank(self, rank: int) -> FinalizeOperands:
+        """What this rank adds: a replicated shared expert on rank 0 alone."""
+        return replace(self, shared=None) if self.replicated and rank != 0 else self
+
 
 class DeferredFinalize(Owed):
     """A mixture of experts that owes both its weighted sum over the experts and the all-reduce over `group`."""
@@ -147,8 +151,7 @@ class DeferredFinalize(Owed):
         completion: Completion | None = None,
     ) -> None:
         super().__init__(group, what, int(operands.idx.shape[0]), completion)
-        if operands.replicated and group.rank != 0:
-            operands = replace(operands, shared=None)
+        operands = operands.of_rank(group.rank)
         self.tokens, self.top_k = (int(size) for size in operands.idx.shape)
         self.hidden, self.dtype = int(operands.gemm2_out.shape[-1]), operands.gemm2_out.dtype
         self.contiguous = all(one is None or bool(one.is_contiguous()) for one in (operands.gemm2_out, operands.shared))
@@ -199,7 +202,7 @@ class Exit:
         return Full((self.completion or self.group.all_reduce)(tensor) if tensor.shape[0] else tensor)
 
     def hand_on_finalize(self, operands: FinalizeOperands) -> DeferredFinalize:
-        """Raises UnaskedHandoff where this exit reduces at once: the producer then sums and calls hand_on."""
+        """Raises UnaskedHandoff where this exit reduces at once: moe_finalize.hand_on sums there."""
         if not self.deferred:
             raise UnaskedHandoff(f"{self.what} handed on a finalize that its exit did not ask for ({self.why}).")
         self._once()

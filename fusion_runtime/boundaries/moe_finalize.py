@@ -6,15 +6,14 @@ It contains the layer's mhc_post:ffn_exit or ar_norm site, which is recorded ins
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post
 from fusionscope.fusion_runtime.boundaries.dispatch import Choice, check_beside, check_shape, check_taken, choose
 from fusionscope.fusion_runtime.errors import NoResidual
 from fusionscope.fusion_runtime.norms import Norm, as_norm
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
-from fusionscope.fusion_runtime.paths.base import SiteShape
+from fusionscope.fusion_runtime.ownership import DeferredFinalize, Exit, FinalizeOperands, Full, PartialSum
+from fusionscope.fusion_runtime.paths.base import SiteShape, weighted_sum
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ def partial(parts: FinalizeOperands) -> Tensor:
 
 def partials(ranks: Sequence[FinalizeOperands]) -> list[Tensor]:
     """`partial` of every rank, in rank order: a replicated shared expert counts on the first alone."""
-    mine = [replace(parts, shared=None) if parts.replicated and rank else parts for rank, parts in enumerate(ranks)]
-    return [partial(parts) for parts in mine]
+    return [partial(parts.of_rank(rank)) for rank, parts in enumerate(ranks)]
 
 
 def reference(ranks: Sequence[FinalizeOperands], streams: Tensor, post: Tensor, comb: Tensor) -> Tensor:
@@ -59,6 +57,13 @@ def reference_norm(
 ) -> tuple[Activation, Tensor]:
     """Plain torch over every rank's operands, ending in the norm: (normed, new residual), both [T, H]."""
     return ar_norm.reference(partials(ranks), residual, norm, quant)
+
+
+def hand_on(exit: Exit, operands: FinalizeOperands, ctx: DecodeContext) -> DeferredFinalize | PartialSum | Full:
+    """What a mixture of experts hands on: the whole finalize where the exit defers, else the complete sum."""
+    if exit.deferred:
+        return exit.hand_on_finalize(operands)
+    return exit.hand_on(weighted_sum(operands.of_rank(exit.group.rank), ctx))
 
 
 def run_mhc(

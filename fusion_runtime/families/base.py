@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusionscope.fusion_runtime.boundaries import moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import Exit, FinalizeOperands, ForwardScope
@@ -78,16 +79,7 @@ def forward(family: Family, model: Any, embedding: Tensor, ctx: DecodeContext) -
             update = exit.hand_on(family.attention(layer, x))
             x = stream.prepare_mlp(update, family.ffn_read(layer), family.ffn_consumer(layer))
             exit = stream.exit(f"layer{index}.ffn")
-            update = hand_on(exit, family.feed_forward(layer, x), ctx)
+            left = family.feed_forward(layer, x)
+            experts = isinstance(left, FinalizeOperands)
+            update = moe_finalize.hand_on(exit, left, ctx) if experts else exit.hand_on(left)
         return stream.finalize(update, family.final_norm(model))
-
-
-def hand_on(exit: Exit, left: Tensor | FinalizeOperands, ctx: DecodeContext) -> Update:
-    """Hands on what a feed-forward left; where the exit reduces at once, the experts are summed first."""
-    if not isinstance(left, FinalizeOperands):
-        return exit.hand_on(left)
-    if exit.deferred:
-        return exit.hand_on_finalize(left)
-    y = ctx.ops.moe_sum_reduce(left.gemm2_out, left.idx, left.weights, left.scale)
-    alone = left.replicated and ctx.group.rank != 0
-    return exit.hand_on(y if left.shared is None or alone else ctx.ops.add(y, left.shared))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.gates import Decline
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
+from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 from fusionscope.fusion_runtime.quant import Activation, InputQuant, QuantKey
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ class SiteShape:
     eps: float | None = None
     residual: bool = True
     contiguous: bool = True
+
+
+def weighted_sum(parts: FinalizeOperands, ctx: DecodeContext) -> Tensor:
+    """Over the experts, times scale, plus shared: [T, H], one operation after the other."""
+    y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
+    return y if parts.shared is None else ctx.ops.add(y, parts.shared)
 
 
 class Path(ABC):
@@ -93,9 +99,7 @@ class Path(ABC):
 
         Here one operation after the other.
         """
-        parts = owed.take()
-        y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-        return owed.summed(y if parts.shared is None else ctx.ops.add(y, parts.shared))
+        return owed.summed(weighted_sum(owed.take(), ctx))
 
     def finalize_post(
         self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from compilers import needs_compiler
+from counting import Counting
 
 from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
 from fusionscope.fusion_runtime.comm.single import SingleGroup
@@ -17,7 +18,14 @@ from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.errors import BadOperands, ConsumedTwice, NotReduced, WrongGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.norms import Norm
-from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, ForwardScope, Full, PartialSum
+from fusionscope.fusion_runtime.ownership import (
+    DeferredFinalize,
+    Exit,
+    FinalizeOperands,
+    ForwardScope,
+    Full,
+    PartialSum,
+)
 from fusionscope.fusion_runtime.paths import inductor, registry
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
 from fusionscope.fusion_runtime.paths.split import SplitPath
@@ -374,3 +382,18 @@ def test_operands_of_another_width_are_refused() -> None:
     parts = moe_operands(0, torch.float32)
     with pytest.raises(BadOperands, match=r"shared \(3, 40\) must be \[tokens, hidden\]"):
         replace(parts, shared=draw(9, T, 40))
+
+
+@pytest.mark.parametrize("consumer", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_experts_are_handed_on_whole_or_summed_at_once(rank: int, consumer: bool) -> None:
+    group = Counting(2)
+    group.rank = rank
+    parts = replace(moe_operands(0, torch.float32), replicated=True)
+    exit = Exit(group, "experts", tokens=T, consumer=consumer)
+    left = moe_finalize.hand_on(exit, parts, context(group))
+    assert isinstance(left, DeferredFinalize) == consumer and group.reductions == (not consumer)
+    want = moe_finalize.partials([parts, parts])[rank]
+    assert torch.equal(want, moe_finalize.partial(parts)) == (rank == 0)
+    if isinstance(left, Full):
+        torch.testing.assert_close(left.tensor, want * 2)

@@ -13,6 +13,7 @@ from counting import Counting
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fusionscope.fusion_runtime.boundaries import moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.gates import Decline, Gate
@@ -88,11 +89,7 @@ def operands(tokens: int, replicated: bool, shared: bool) -> FinalizeOperands:
 def produce(exit: Exit, tokens: int, moe: bool, replicated: bool, shared: bool, ctx: DecodeContext) -> Any:
     if not moe:
         return exit.hand_on(torch.full((tokens, H), 0.5))
-    parts = operands(tokens, replicated, shared)
-    if exit.deferred:
-        return exit.hand_on_finalize(parts)
-    y = ctx.ops.moe_sum_reduce(parts.gemm2_out, parts.idx, parts.weights, parts.scale)
-    return exit.hand_on(y if parts.shared is None else y + parts.shared)
+    return moe_finalize.hand_on(exit, operands(tokens, replicated, shared), ctx)
 
 
 def sums(ctx: DecodeContext, group: Counting, run: Callable[[], None]) -> int:

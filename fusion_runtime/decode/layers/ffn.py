@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from fusionscope.fusion_runtime.boundaries import moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
@@ -66,11 +67,7 @@ class MoeFfn:
 
         Where the exit reduces at once, the weighted sum is done here.
         """
-        operands = self._operands(x, ctx)
-        if exit.deferred:
-            return exit.hand_on_finalize(operands)
-        y = ctx.ops.moe_sum_reduce(operands.gemm2_out, operands.idx, operands.weights, operands.scale)
-        return exit.hand_on(ctx.ops.add(y, operands.shared))
+        return moe_finalize.hand_on(exit, self._operands(x, ctx), ctx)
 
     def _operands(self, x: Tensor, ctx: DecodeContext) -> FinalizeOperands:
         ops, spec = ctx.ops, self.spec
