@@ -69,9 +69,11 @@ def render(title: str, found: Ranks) -> RenderableType:
             "clock": "by start times, since every all-reduce overlaps on all ranks",
             "shortest duration": "by the shortest duration, since the ranks' clocks are not shared",
         }[found.last_by]
+        tied = len({r.last for r in found.rows}) == 1
+        most = "no rank more often than another" if tied else f"most often rank {found.last_rank}"
         lines.append(
             f"{found.occurrences:,} all-reduces of {len(found.rows)} ranks; sums over all replays; span is one "
-            f"forward's median. A fusion removes no wait. Last {by}: most often rank {found.last_rank}."
+            f"forward's median. A fusion removes no wait. Last {by}: {most}."
         )
     if (other := found.other) is not None:
         lines.append(
