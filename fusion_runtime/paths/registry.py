@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from fusionscope.fusion_runtime.errors import BadPathChoice
 from fusionscope.fusion_runtime.gates import Decline, Gate
 from fusionscope.fusion_runtime.paths.base import Path, UnavailablePath
 
@@ -92,8 +93,10 @@ def forget_path(name: str) -> None:
 
 
 def get_path(name: str) -> Path:
-    """The one instance of the path `name`. Raises KeyError for a name that is not in path_names()."""
+    """The one instance of the path `name`. Raises BadPathChoice for a name that is not in path_names()."""
     # A dictionary of our own: torch.compile traces through functools.cache and warns.
     if name not in _loaded:
+        if name not in _loaders:
+            raise BadPathChoice(f"there is no path {name!r}: choose from {', '.join(path_names())}, or register it.")
         _loaded[name] = _loaders[name]()
     return _loaded[name]

@@ -97,3 +97,8 @@ def test_what_a_path_is_set_to_is_held_against_the_other_ranks() -> None:
             DecodeContext(Asked(), reference_ops, PathChoice.parse("ar_norm=tuned"))
     finally:
         registry.forget_path("tuned")
+
+
+def test_a_path_that_was_taken_out_again_is_named() -> None:
+    with pytest.raises(BadPathChoice, match=r"no path 'gone': choose from split, .*, or register it"):
+        DecodeContext(SingleGroup(), reference_ops, PathChoice({"ar_norm": "gone"}))
