@@ -121,7 +121,7 @@ def _rows(name: str, make: Callable[[Path, int], None]) -> Callable[[Path, argpa
 
 def ranks(folder: Path, args: argparse.Namespace) -> dict[str, object]:
     for rank in range(8):
-        reader_fixtures.kineto(folder / f"rank{rank}.json", args.events // 8)
+        reader_fixtures.kineto(folder / f"rank{rank}.json", args.events)
     found = measured(RANKS, str(folder))
     return {**found, "speedup": found["ranks"] * found["one_s"] / found["all_s"]}
 

@@ -19,8 +19,8 @@ from fusionscope.profiler.progress import Progress
 from fusionscope.profiler.remote import is_url
 
 T = TypeVar("T")
-#: A process takes about a second to start, as long as 100 MB take to read: smaller inputs stay here.
-_WORTH_A_PROCESS = 100 << 20
+#: A process takes about a second to start, as long as 250 MB take to read: smaller inputs stay here.
+_WORTH_A_PROCESS = 250 << 20
 #: How often a file is given to another worker when one dies over it.
 _RETRIES = 3
 
