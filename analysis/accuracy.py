@@ -76,11 +76,13 @@ class Accuracy:
 
 def of_totals(name: str, base: float, candidate: float, questions: tuple[int, int]) -> Accuracy:
     """From two scores (parts) over so many questions each, which are not paired."""
-    # The base's rate holds for both where nothing changed.
-    error = float(np.sqrt(base * (1 - base) * (1 / questions[0] + 1 / questions[1])))
-    apart = abs(candidate - base)
-    p_value = float(2 * stats.norm.sf(apart / error)) if error else (1.0 if apart == 0 else 0.0)
-    least = float(stats.norm.ppf(1 - _LEVEL / 2)) * error
+    each = 1 / questions[0] + 1 / questions[1]
+    # Where nothing changed one rate holds for both: the pooled one, since a base that is all right has no error.
+    rate = (base * questions[0] + candidate * questions[1]) / sum(questions)
+    error = float(np.sqrt(rate * (1 - rate) * each))
+    p_value = float(2 * stats.norm.sf(abs(candidate - base) / error)) if error else 1.0
+    least = float(stats.norm.ppf(1 - _LEVEL / 2)) * float(np.sqrt(base * (1 - base) * each))
+    least = max(least, _FEWEST / min(questions))
     return Accuracy(name, base, candidate, questions, None, p_value, least)
 
 

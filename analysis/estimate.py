@@ -161,7 +161,7 @@ def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
     saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling)
     low, high = _interval(found, fused, savings, saving)
     # No kernel saves more than the boundary costs, whatever the input allows for, but its neighbours may gain too.
-    interval = (low, max(min(high, ceiling + _around(found)), saving))
+    interval = (low, max(min(high, ceiling + around(found)), saving))
     step, span, untraced = found.step_ns, found.span_ns, found.untraced
     speedup = fused.speedup or _speedup(found, placed)
     share = min(found.kernel_time_ns / span, 1.0) if span else 0.0
@@ -219,13 +219,14 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
     tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
-    around = _around(found)
-    down = float(np.sqrt(around**2 + (middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
-    up = float(np.sqrt(around**2 + (best - middle) ** 2 + replays[1] ** 2 + tracer**2))
+    beside = around(found)
+    down = float(np.sqrt(beside**2 + (middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
+    up = float(np.sqrt(beside**2 + (best - middle) ** 2 + replays[1] ** 2 + tracer**2))
     return saving - found.shrink * down, saving + found.shrink * up
 
 
-def _around(found: Target) -> float:
+def around(found: Target) -> float:
+    """What the neighbours of all sites may gain or lose, ns."""
     return NEIGHBOURS_NS * float(np.sqrt(len(found.sites)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusionscope.analysis.baselines import Baselines
-from fusionscope.analysis.estimate import cautions
+from fusionscope.analysis.estimate import around, cautions
 from fusionscope.analysis.floors import Floors
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.target import Target
@@ -73,8 +73,10 @@ class Outlook:
         found, best = self.target, self.at_floor_ns
         mde = found.untraced.mde_ns if found.untraced else None
         said = f"a kernel at its floor saves {us(best)} of {us(found.step_ns)} ({_part(best, found.step_ns)})"
-        above = best > self.wanted_ns
-        if mde is not None and best <= mde:
+        # "No kernel can" is said only where what the neighbours may gain does not change it.
+        most = best + around(found)
+        above = most > self.wanted_ns
+        if mde is not None and most <= mde:
             name, sentence = (
                 NOT_MEASURABLE,
                 f"No kernel can make a measurable difference: {said}; noise floor {us(mde)}.",
@@ -85,10 +87,13 @@ class Outlook:
             name, sentence = INCONCLUSIVE, f"Undecided until there is a kernel: {said}. {self.sentence()}"
         caution = cautions(found, None)
         sentence = f"{sentence} {caution}" if caution else sentence
+        words = "no kernel can save the margin" if name == BELOW_MARGIN else WORDS[name]
         need = self.sentence().rstrip(".")
         quote = f"Predicted: fusing {found.name} at {len(found.sites)} sites can save up to {us(best)} of "
-        quote += f"{us(found.step_ns)} ({_part(best, found.step_ns)}): {WORDS[name]}; {need[0].lower()}{need[1:]}."
-        return Verdict(name, "predicted", None if mde is None else best > mde, above, 0.5, sentence, quote)
+        quote += f"{us(found.step_ns)} ({_part(best, found.step_ns)}): {words}; {need[0].lower()}{need[1:]}."
+        return Verdict(
+            name, "predicted", None if mde is None else best > mde, best > self.wanted_ns, 0.5, sentence, quote
+        )
 
 
 def outlook(found: Target, floors: Floors, margin: float = MARGIN, launches: int = 1) -> Outlook:

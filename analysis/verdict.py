@@ -65,7 +65,7 @@ def judge(
         would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {_said(guess)}"
         sentence = f"Undecided: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
         quote = _quote(kind, subject, said, saving_ns, None, INCONCLUSIVE, change or would.removeprefix("; "))
-        confidence = _confidence(low, high, need)
+        confidence = _confidence(low, high, INCONCLUSIVE, 0.0, need)
         return Verdict(INCONCLUSIVE, kind, None, above_margin, confidence, _joined(sentence, caution), quote)
     name = _class(low, high, mde_ns, need)
     bar = f"noise floor {us(mde_ns)}, margin {margin:.2%} = {us(need)}"
@@ -76,12 +76,10 @@ def judge(
         SLOWER: f"Slower, above noise: {said}; {bar}.",
         INCONCLUSIVE: f"Undecided: {said}; the interval spans {_spans(low, high, mde_ns, need)}; {bar}. {missing}",
     }
-    # The limit that decides the class is the one the saving must clear.
-    limit = {BELOW_MARGIN: mde_ns, SLOWER: mde_ns, NOT_MEASURABLE: mde_ns}.get(name, max(mde_ns, need))
     sentence = _joined(words[name], caution)
     limits = _change(name, saving_ns, interval_ns, step_ns, mde_ns, need)
     quote = _quote(kind, subject, said, saving_ns, mde_ns, name, change or limits)
-    return Verdict(name, kind, low > mde_ns, above_margin, _confidence(low, high, limit), sentence, quote)
+    return Verdict(name, kind, low > mde_ns, above_margin, _confidence(low, high, name, mde_ns, need), sentence, quote)
 
 
 #: The classes in the words of a quote.
@@ -152,13 +150,29 @@ def _said(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _confidence(low: float, high: float, limit: float) -> float:
-    """Probability that the saving clears the limit (or, below it, that it does not), for a normal interval."""
+#: A class is said where all of the interval lies in it.
+_INTERVAL = 0.95
+
+
+def _confidence(low: float, high: float, name: str, noise: float, need: float) -> float:
+    """Probability that the saving is of its class, for a normal interval, and at least that of the interval.
+
+    Undecided: that it is worth merging, or that it is not, whichever is likelier.
+    """
     from scipy import stats
 
-    centre, spread = (low + high) / 2, max((high - low) / 2 / stats.norm.ppf(0.975), 1e-9)
-    above = float(stats.norm.sf(limit, centre, spread))
-    return max(above, 1 - above)
+    saving = stats.norm((low + high) / 2, max((high - low) / 2 / stats.norm.ppf(0.975), 1e-9))
+    most = max(noise, need)
+    bounds = {
+        SLOWER: (-float("inf"), -noise),
+        NOT_MEASURABLE: (-noise, noise),
+        BELOW_MARGIN: (noise, most),
+    }
+    if name in bounds:
+        least, most = bounds[name]
+        return max(float(saving.cdf(most) - saving.cdf(least)), _INTERVAL)
+    above = float(saving.sf(most))
+    return max(above, _INTERVAL if name == WORTH_MERGING else 1 - above)
 
 
 def us(ns: float) -> str:

@@ -35,9 +35,9 @@ def work(options: argparse.Namespace) -> int:
     made = sample(options.make)
     weights = _weights(made)
     on = CudaGraphs()
-    splits = [made.build("split", weights) for _ in range(3)]
+    splits = [made.build("split", weights) for _ in range(4)]
     graphs = [graph for graph, _ in splits]
-    fused, _ = made.build("fused", weights)
+    fused = [made.build("fused", weights)[0] for _ in range(2)]
     if "knockout" not in done:
         add(file, {"what": "knockout", **knock_out(on, splits[0], fused, graphs[1])})
     if "aa" not in done:
@@ -71,7 +71,7 @@ def _rows(file: Path, what: str) -> list[dict[str, Any]]:
     return next(row["rows"] for row in lines(file) if row["what"] == what)
 
 
-def knock_out(on: CudaGraphs, split: Any, fused: Any, again: Any) -> dict[str, Any]:
+def knock_out(on: CudaGraphs, split: Any, fused: list[Any], again: Any) -> dict[str, Any]:
     """Both kernels of every site disabled, the norms alone, the all-reduces alone; and the real fusion."""
     graph, ranges = split
     cost = measure.disabled_node_ns(graphs=on)
@@ -85,7 +85,8 @@ def knock_out(on: CudaGraphs, split: Any, fused: Any, again: Any) -> dict[str, A
         out = measure.knockout(graph, nodes, blocks=20, disabled_ns=cost, graphs=on)
         found[name] = {"base_ns": out.base_ns, "without_ns": out.without_ns, "raw_ns": out.raw_ns,
                        "corrected_ns": out.corrected_ns, "nodes": out.nodes}  # fmt: skip
-    made = ab.compare(measure.ab(graph, fused, again=again, blocks=30, graphs=on))
+    table = measure.ab(graph, fused[0], again=again, candidate_again=fused[1], blocks=30, graphs=on)
+    made = ab.compare(table)
     found["fused"] = made.document()
     late = measure.delay(graph, picks["norm"], 2.0, blocks=10, graphs=on)
     found["delay"] = {"criticality": late.criticality, "added_ns": late.added_ns, "step_ns": late.step_ns}
@@ -93,15 +94,17 @@ def knock_out(on: CudaGraphs, split: Any, fused: Any, again: Any) -> dict[str, A
 
 
 def against_itself(on: CudaGraphs, graphs: list[Any], until: float) -> list[dict[str, Any]]:
-    """Comparisons of one program with itself, captured three times; who plays which arm is drawn anew."""
+    """Comparisons of one program with itself, captured four times; who plays which arm is drawn anew."""
     chooser = random.Random(1)
     found = []
     for trial in range(COMPARISONS):
         if time.monotonic() > until:
             break
-        base, candidate, again = chooser.sample(graphs, 3)
+        base, candidate, again, other = chooser.sample(graphs, 4)
         begin = time.monotonic()
-        table = measure.ab(base, candidate, again=again, blocks=BLOCKS, replays=REPLAYS, seed=trial, graphs=on)
+        table = measure.ab(
+            base, candidate, again=again, candidate_again=other, blocks=BLOCKS, replays=REPLAYS, seed=trial, graphs=on
+        )
         found.append(_row(ab.compare(table), time.monotonic() - begin))
     return found
 

@@ -139,6 +139,8 @@ def render(made: Run, found: Comparison) -> RenderableType:
         ("saving", f"{us(saving.value_ns)} [{us(low)}, {us(high)}] ({saving.value_ns / found.base_ns:.2%})"),
         ("measured in", output.counted(saving.blocks, "block") + processes),
     ]
+    counted = {"blocks": "blocks", "captures": "captures of one program", "processes": "processes"}[saving.unit]
+    rows.append(("what differs most", counted))
     if found.control is not None:
         at, to = found.control.interval_ns
         rows.append(("base against itself", f"{us(found.control.value_ns)} [{us(at)}, {us(to)}]"))

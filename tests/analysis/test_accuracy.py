@@ -94,3 +94,9 @@ def test_files_of_answers_are_paired_by_question(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_said(text: str, told: str) -> None:
     with pytest.raises(FusionScopeError, match=told):
         parse(text)
+
+
+def test_one_wrong_answer_after_a_perfect_score_is_no_drop() -> None:
+    found = parse("gsm8k=1.0/1319,1318/1319")
+    assert not found.changed and found.least_drop == pytest.approx(6 / 1319)
+    assert parse("gsm8k=1.0/1319,1300/1319").dropped

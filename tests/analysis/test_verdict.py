@@ -72,3 +72,13 @@ def test_a_quote_is_one_sentence_with_what_would_change_it(
     assert ". " not in found.quote
     beside = with_prediction(found, "7.00 us [6.00 us, 8.00 us]")
     assert beside.endswith("; predicted beforehand: 7.00 us [6.00 us, 8.00 us].")
+
+
+def test_confidence_is_the_probability_of_the_class() -> None:
+    # Slower by 10 standard errors: sure. By 2.1 of them beyond the noise floor: about 98 %.
+    assert verdict(-6_000, -4_000, 100).confidence > 0.999
+    lost = verdict(-3_000, -1_100, 1_000)
+    assert lost.class_ == "slower" and 0.97 < lost.confidence < 0.99
+    # Inside the noise floor on both sides, hardly: about 95 %, not the 97.5 % of one side.
+    inside = verdict(-1_000, 1_000, 1_000)
+    assert inside.class_ == "not_measurable" and inside.confidence == pytest.approx(0.95, abs=0.001)

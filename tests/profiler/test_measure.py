@@ -75,6 +75,26 @@ def test_a_knock_out_is_raw_and_corrected_by_what_a_disabled_node_costs() -> Non
     assert found.corrected_ns >= 20_000 - 19_000  # never below what a real fusion saves
 
 
+def test_copies_of_graphs_do_not_outlive_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[int] = []
+
+    class Own(FakeGraphs):
+        def close(self) -> None:
+            closed.append(1)
+
+    monkeypatch.setattr(measure, "CudaGraphs", Own)
+    measure.knockout(SPLIT, [1], blocks=1)
+    measure.delay(SPLIT, [1], 1.0, blocks=1)
+    assert measure.disabled_node_ns() == 300 and len(closed) == 3
+    with pytest.raises(FusionScopeError):
+        measure.delay(SPLIT, [1], 0.0, blocks=1)
+
+
+def test_noise_makes_no_disabled_node_cost_less_than_nothing() -> None:
+    assert measure.disabled_node_ns(graphs=FakeGraphs(disabled_ns=0, noise_ns=50_000, seed=3)) >= 0
+    assert measure.disabled_node_ns(graphs=FakeGraphs(disabled_ns=-10)) == 0
+
+
 def test_what_nobody_waits_for_is_not_critical() -> None:
     assert measure.knockout(SPLIT, [3], blocks=2, graphs=FakeGraphs()).raw_ns == 0
     assert measure.delay(SPLIT, [3], 2.0, blocks=2, graphs=FakeGraphs()).criticality == 0
