@@ -250,5 +250,6 @@ def caution(found: Shift, control: Shift | None, paired_processes: bool) -> str:
     if paired_processes and found.processes == 1:
         said.append("One process was measured, and processes differ: the interval does not cover that.")
     if control is not None and not control.interval_ns[0] <= 0 <= control.interval_ns[1]:
-        said.append(f"The base differs from itself by {us(control.value_ns)}: something drifts with the order of arms.")
+        why = "two captures of one program do" if paired_processes else "something drifts with the order of arms"
+        said.append(f"The base differs from itself by {us(control.value_ns)}: {why}.")
     return " ".join(said)

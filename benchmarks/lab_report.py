@@ -81,19 +81,15 @@ def joined(folder: Path) -> list[dict[str, Any]]:
 
 
 def saving(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The measured saving of a case: the mean over its captures, each of which is a unit as a process is."""
-    units = []
-    for part in parts:
-        units += [
-            np.array(split, float) - np.array(fused, float)
-            for split, fused in zip(part["split"], part["fused"], strict=True)
-        ]
-    made = shift(units)
+    """The measured saving of a case: the mean over its captures, which are the unit where their effects last."""
+    arms = [[np.array(part[arm], float) for arm in ("split", "fused")] for part in parts]
+    captured = np.array([[np.median(times, axis=1) for times in part] for part in arms])
+    made = shift([split.mean(axis=0) - fused.mean(axis=0) for split, fused in arms], captured)
     assert made is not None
     return {
         "ns": made.value_ns,
         "interval_ns": list(made.interval_ns),
-        "captures": len(units),
+        "captures": captured.shape[0] * captured.shape[2],
         "processes": len(parts),
         "blocks": made.blocks,
         "split_ns": [float(np.median(v)) for p in parts for v in p["split"]],
