@@ -9,6 +9,7 @@ import numpy as np
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.forwards import Forward, forwards
 from fusionscope.analysis.sites import Site
+from fusionscope.analysis.suggest import WORK
 
 
 @dataclass(frozen=True)
@@ -169,11 +170,17 @@ def _same_kind(candidate: Analysed, rank: int) -> bool:
 
 
 def suspects(base: Analysed, candidate: Analysed, changes: list[Change]) -> list[tuple[str, int, str]]:
-    """(kernel, launches, boundary): unknown kernels new in the candidate, as often as sites of a boundary vanished."""
+    """(kernel, launches, boundary): kernels new in the candidate, as often as sites of a boundary vanished.
+
+    A fused kernel's name often tells one of the roles that it took over, so that a known role clears none but those
+    that do the work of a layer; a kernel in a site is known for what it is.
+    """
     before = set(base.forward.nodes["name"].astype(str))
     names = candidate.forward.nodes["name"].astype(str)
     roles = dict(zip(names, candidate.attribution.roles, strict=True))
-    counts = {name: int((names == name).sum()) for name in set(names) - before if not roles[name]}
+    placed = {column for sites in candidate.attribution.sites.values() for site in sites for column in site.columns}
+    new = set(names) - before - set(names.iloc[sorted(placed)])
+    counts = {name: int((names == name).sum()) for name in new if roles[name] not in WORK}
     return [
         (name, lost, change.name)
         for change in changes

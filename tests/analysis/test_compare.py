@@ -45,6 +45,15 @@ def test_an_unknown_kernel_is_a_candidate_and_nothing_is_subtracted(made: Callab
     assert "their_new_kernel" in markdown(found) and "nothing was subtracted" in markdown(found)
 
 
+@pytest.mark.parametrize(("name", "named"), [("my_fused_rms_norm_quant", True), ("nvjet_sm90_other_gemm", False)])
+def test_a_new_kernel_with_a_role_is_a_candidate_unless_it_does_the_work(
+    made: Callable[..., Analysed], name: str, named: bool
+) -> None:
+    after = [(name if "pull" in kernel else kernel, start, length) for kernel, start, length in FUSED_RUN]
+    found = compare(made([SPLIT] * 2), made([after] * 2))
+    assert found.fired is None and found.suspects == ([(name, 2, "ar_norm")] if named else [])
+
+
 def test_a_shared_kernel_is_two_populations(made: Callable[..., Analysed]) -> None:
     more = [(AR, 0, 7_000), (GEMM, 7_100, 500), *((n, s + 8_000, d) for n, s, d in SPLIT)]
     after = [(AR, 0, 7_000), (GEMM, 7_100, 500), *((n, s + 8_000, d) for n, s, d in FUSED_RUN)]
