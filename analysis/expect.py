@@ -85,6 +85,13 @@ def on_every_rank(expectations: Sequence[Expectation], run: Analysed) -> list[Fo
     return results
 
 
+def near(what: str, run: Analysed) -> list[str]:
+    """Kernels of the forward that `kernel:NAME` may have meant: their short names hold NAME, whatever the case."""
+    wanted = what.removeprefix("kernel:").lower()
+    labels = {short(name) for name in run.forward.nodes["name"].astype(str)}
+    return sorted(label for label in labels if what.startswith("kernel:") and wanted and wanted in label.lower())
+
+
 def _count(what: str, run: Analysed) -> int:
     if what == "launches":
         return run.forward.launches

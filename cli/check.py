@@ -49,7 +49,8 @@ def check(
 
     Example: fusionscope check example --expect 'launches<=1629' --expect 'mhc_post.split==90'
     """
-    from fusionscope.analysis.expect import found, on_every_rank, parse
+    from fusionscope.analysis.expect import found, near, on_every_rank, parse
+    from fusionscope.cli import output
 
     expected = [parse(text) for text in expect]
     side = analysed(run, store, rank if rank >= 0 else None, forward, rules, sites, boundaries=boundary)
@@ -57,6 +58,9 @@ def check(
     holds = all(result.holds for result in results)
     rows = [result.document() for result in results]
     emit(json, {"run": run, "holds": holds, "expectations": rows}, lambda: render(results))
+    for what in dict.fromkeys(r.expectation.what for r in results if not r.holds and not r.number):
+        if meant := near(what, side):
+            output.say(f"No kernel here is called {what.removeprefix('kernel:')}; there are: {', '.join(meant[:5])}.")
     if not holds:
         raise typer.Exit(1)
 

@@ -97,3 +97,10 @@ def test_every_rank_is_checked_unless_one_is_named(fusionscope: Any, tmp_path: P
     assert [(r["rank"], r["found"]) for r in answer.json["expectations"] if not r["holds"]] == [(2, 1663)]
     assert fusionscope("check", ref, *own, "--rank", 3).code == 0
     assert fusionscope("ci", ref, ref, "--out", tmp_path / "out", *own).code == 1
+
+
+def test_a_kernel_that_is_not_there_is_told_what_is_near(fusionscope: Any) -> None:
+    answer = fusionscope("check", "example", "--expect", "kernel:MHC_post==90")
+    assert answer.code == 1 and answer.err == "No kernel here is called MHC_post; there are: mhc_post_kernel.\n"
+    assert fusionscope("check", "example", "--expect", "kernel:mhc_post_kernel==90").code == 0
+    assert fusionscope("check", "example", "--expect", "kernel:mhc==0").err == ""
