@@ -53,6 +53,9 @@ def estimate(
             "--from", metavar="CSV", help="Take the times from a bench table: tokens, split_us, fused_us, setting."
         ),
     ] = None,
+    bench_path: Annotated[
+        str, typer.Option("--from-path", metavar="PATH", help="Which fused path of that table, where it has several.")
+    ] = "",
     tokens: Annotated[
         int | None, typer.Option("--tokens", min=1, help="Tokens of the step. Default: its batch.")
     ] = None,
@@ -86,6 +89,7 @@ def estimate(
     from fusionscope.analysis.outlook import document, outlook
     from fusionscope.analysis.predictions import newest_knockout
     from fusionscope.analysis.target import target
+    from fusionscope.profiler.errors import FusionScopeError
 
     rates = [positive(n, v) for n, v in (("--bandwidth-gbps", bandwidth_gbps), ("--link-gbps", link_gbps))]
     kind, subtype = boundary_and_subtype(boundary)
@@ -95,10 +99,12 @@ def estimate(
         found.info, found.run.trace.machine.get("gpu", ""), tokens=tokens, hidden=hidden, tp=tp, site_bytes=site_bytes,
         memory_bytes_per_ns=rates[0], link_bytes_per_ns=rates[1],
     )  # fmt: skip
+    if bench is None and bench_path:
+        raise FusionScopeError("--from-path names a path of a bench table: give the table with --from CSV.")
     if bench is None:
         fused = fused_input(speedup, fused_us, fused_launches, fused_from, isolated_split_us)
     else:
-        fused = from_bench(bench, shape.tokens, fused_launches, (speedup, fused_us, isolated_split_us))
+        fused = from_bench(bench, shape.tokens, fused_launches, (speedup, fused_us, isolated_split_us), bench_path)
     part = margin_part(margin)
     aim = target(found.attribution, found.schedule(), kind, subtype, found.untraced, found.wait())
     least = floors(aim, shape)
@@ -147,7 +153,7 @@ def fused_input(
     )
 
 
-def from_bench(path: Path, tokens: int, launches: int, others: tuple[float | None, ...]) -> Fused:
+def from_bench(path: Path, tokens: int, launches: int, others: tuple[float | None, ...], which: str = "") -> Fused:
     """The fused kernel as a bench table has it. Raises FusionScopeError where another option claims a time too."""
     from fusionscope.analysis.estimate import Fused
     from fusionscope.profiler.errors import FusionScopeError
@@ -155,7 +161,7 @@ def from_bench(path: Path, tokens: int, launches: int, others: tuple[float | Non
 
     if any(value is not None for value in others):
         raise FusionScopeError("--from brings the fused time: leave --speedup, --fused-us and --isolated-split-us out.")
-    row = bench_row(read_bench(path), tokens, path)
+    row = bench_row(read_bench(path), tokens, path, which)
     alone = row.setting.startswith("isolated")
     return Fused(
         time_ns=row.fused_ns,

@@ -16,16 +16,17 @@ COLUMNS = ("tokens", "split_us", "fused_us", "setting")
 
 @dataclass(frozen=True)
 class BenchRow:
-    """Times of one site, ns; `split_ns` is None where it was not measured."""
+    """Times of one site, ns; `split_ns` is None where it was not measured, `path` "" where the table does not tell."""
 
     tokens: int
     split_ns: float | None
     fused_ns: float
     setting: str
+    path: str = ""
 
 
 def read_bench(path: str | Path) -> list[BenchRow]:
-    """The rows of a bench table (CSV with a header; further columns are ignored).
+    """The rows of a bench table (CSV with a header; `path` may name the fused one, further columns are ignored).
 
     Raises FusionScopeError for a file that cannot be read, a missing column, or a value that is no time.
     """
@@ -43,12 +44,22 @@ def read_bench(path: str | Path) -> list[BenchRow]:
         raise FusionScopeError(f"The bench table {path} cannot be read ({why}): give a CSV file.") from error
 
 
-def bench_row(rows: list[BenchRow], tokens: int, path: str | Path) -> BenchRow:
-    """The row for that many tokens from the most trusted setting; the last of several.
+def bench_row(rows: list[BenchRow], tokens: int, path: str | Path, fused: str = "") -> BenchRow:
+    """The row for that many tokens (and that fused path) from the most trusted setting; the last of several.
 
-    Raises FusionScopeError where there is none: times of other batches are not interpolated.
+    Raises FusionScopeError where there is none: times of other batches are not interpolated. Also where the table has
+    several fused paths and none is chosen.
     """
+    if fused:
+        known = sorted({row.path for row in rows if row.path})
+        rows = [row for row in rows if row.path == fused]
+        if not rows:
+            raise FusionScopeError(f"{path} has no path {fused}: it has {', '.join(known) or 'none named'}.")
     mine = [row for row in rows if row.tokens == tokens]
+    several = sorted({row.path for row in mine})
+    if len(several) > 1:
+        there = ", ".join(name or "one without a name" for name in several)
+        raise FusionScopeError(f"{path} has several fused paths ({there}): choose one with --from-path.")
     if not mine:
         there = ", ".join(map(str, sorted({row.tokens for row in rows}))) or "none"
         asked = f"{tokens} tokens" if tokens > 0 else "a run that does not know its batch"
@@ -68,7 +79,9 @@ def _row(path: str | Path, line: int, cells: dict[str, str | None]) -> BenchRow:
         tokens = int((cells["tokens"] or "").strip())
     except ValueError as error:
         raise FusionScopeError(f"{where} tokens is a whole number, not {cells['tokens']!r}.") from error
-    return BenchRow(tokens, None if split is None else 1000 * split, 1000 * fused, setting)
+    return BenchRow(
+        tokens, None if split is None else 1000 * split, 1000 * fused, setting, (cells.get("path") or "").strip()
+    )
 
 
 def _number(where: str, name: str, text: str | None, optional: bool = False) -> float | None:

@@ -25,6 +25,20 @@ def test_the_most_trusted_setting_of_a_batch_counts(table: Path) -> None:
     assert bench_row(rows, 1, table).split_ns == 12_500
 
 
+def test_one_of_several_fused_paths_is_chosen_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text(
+        "tokens,split_us,fused_us,setting,path\n4,6,4,in-context,triton\n4,6,5,in-context,mine\n1,6,3,in-context,mine\n"
+    )
+    rows = read_bench(path)
+    assert bench_row(rows, 1, path).path == "mine"
+    assert [bench_row(rows, 4, path, name).fused_ns for name in ("triton", "mine")] == [4_000, 5_000]
+    with pytest.raises(FusionScopeError, match=r"several fused paths \(mine, triton\): choose one with --from-path"):
+        bench_row(rows, 4, path)
+    with pytest.raises(FusionScopeError, match="no path other: it has mine, triton"):
+        bench_row(rows, 4, path, "other")
+
+
 def test_no_batch_is_interpolated(table: Path) -> None:
     with pytest.raises(FusionScopeError, match=r"no row for 2 tokens \(it has 1, 4\)"):
         bench_row(read_bench(table), 2, table)
