@@ -127,7 +127,11 @@ def timing_table(folder: Path, processes: int, rank: int = 0) -> tuple[pd.DataFr
         readings += [block.clocks for block in blocks]
         rows = [(block.block, arm, ns) for block in blocks for arm, ns in block.rows]
         data = pd.DataFrame(rows, columns=["block", "arm", "duration_ns"])
-        parts.append(data.assign(rank=rank, process=head.process, source="untraced"))
+        # A process id can come again, and the blocks of two processes must not be taken for one's.
+        taken = {other.process for other in heads[:-1]}
+        number = head.process if head.process not in taken else max(taken) + 1
+        head.process = number
+        parts.append(data.assign(rank=rank, process=number, source="untraced"))
     if not parts:
         raise FusionScopeError("No block was finished, so nothing was measured: give it more time.")
     return table("timings", pd.concat(parts, ignore_index=True)), heads, readings

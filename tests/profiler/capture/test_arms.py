@@ -57,6 +57,14 @@ def test_processes_become_one_table(tmp_path: Path) -> None:
     assert clocks.summary(readings)["sm_clock_mhz_measured"] == "1979 to 1980"
 
 
+def test_a_process_id_that_comes_again_is_another_process(tmp_path: Path) -> None:
+    for process in range(3):
+        fill(tmp_path, process, pid=77)
+    timings, heads, _ = arms.timing_table(tmp_path, 3)
+    assert sorted(set(timings["process"])) == sorted(head.process for head in heads) == [77, 78, 79]
+    assert ab.compare(timings).saving.processes == 3
+
+
 def test_without_a_block_there_is_nothing_to_store(tmp_path: Path) -> None:
     with pytest.raises(FusionScopeError, match="No block"):
         arms.timing_table(tmp_path, 2)
