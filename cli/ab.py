@@ -140,7 +140,7 @@ def render(made: Run, found: Comparison) -> RenderableType:
         ("measured in", output.counted(saving.blocks, "block") + processes),
     ]
     counted = {"blocks": "blocks", "captures": "captures of one program", "processes": "processes"}[saving.unit]
-    rows.append(("what differs most", counted))
+    rows.append(("the interval counts", counted))
     if found.control is not None:
         at, to = found.control.interval_ns
         rows.append(("base against itself", f"{us(found.control.value_ns)} [{us(at)}, {us(to)}]"))
