@@ -122,7 +122,9 @@ def main(args: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
         return 130
-    except (BrokenPipeError, SystemExit):
+    except (BrokenPipeError, SystemExit) as gone:
+        if isinstance(gone, SystemExit) and "Pacify" not in type(sys.stdout).__name__:
+            raise
         # The reader of our output went away (`fusionscope runs | head`), which Typer also tells as an exit.
         import os
 

@@ -150,3 +150,15 @@ def test_a_narrow_terminal_breaks_no_number_and_no_short_word() -> None:
         console.print(table, width=least)
     words = told.get().split()
     assert least < 60 and {"_moe_sum_reduce_kernel", "2,369.631", "moe_finalize"} <= set(words)
+
+
+def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; from fusionscope.cli.main import run; sys.argv[1:] = ['attribute', 'example', '--json']; run()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert (child.wait(timeout=60), child.stderr.read()) == (0, b"")
+    child.stderr.close()
