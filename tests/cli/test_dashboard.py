@@ -15,23 +15,27 @@ import pytest
 
 from fusionscope.dashboard import serve
 from fusionscope.profiler.errors import FusionScopeError
-from fusionscope.profiler.store import Store
+from fusionscope.profiler.store import EXAMPLES, Store
 
 
 def test_it_prints_where_it_listens_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     code = "import sys; from fusionscope.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "dashboard", "--port", "0", "--store", str(tmp_path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        lines = []
-        while not lines or lines[-1] != "}\n":
-            lines.append(process.stdout.readline())
-            assert lines[-1], process.stderr.read()
-        told = json.loads("".join(lines))
-        assert told["runs"] == 2 and told["store"] == str(tmp_path)
-        answer = asked(told["url"], "/")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            lines = []
+            while not lines or lines[-1] != "}\n":
+                lines.append(process.stdout.readline())
+                assert lines[-1], process.stderr.read()
+            told = json.loads("".join(lines))
+            assert told["runs"] == len(EXAMPLES) and told["store"] == str(tmp_path)
+            answer = asked(told["url"], "/")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+        finally:
+            # Leaving the block waits for a server that a failed test has not ended.
+            process.kill()
     assert answer.status == 200
 
 
