@@ -11,6 +11,8 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("triton was imported before its interpreter was chosen", allow_module_level=True)
 
+from triton.runtime import interpreter
+
 from fusionscope.fusion_runtime.decode import cuda_ops
 from fusionscope.fusion_runtime.kernels import launch_norm, norms
 from fusionscope.fusion_runtime.norms import Norm, apply
@@ -103,4 +105,6 @@ def test_the_launch_of_its_own_divides_alike():
     x[0, :3] = torch.tensor([0.0, 1e30, float("nan")])
     norms.static_quant_fp8_kernel[(5,)](x, out, scale, x.numel(), block=128)
     want = (x / scale).clamp(-FP8_MAX, FP8_MAX)
-    torch.testing.assert_close(out, want, rtol=0, atol=0, equal_nan=True)
+    # A GPU's fma rounds once. The interpreter's does since Triton 3.9; before, it multiplies, rounds, adds and rounds.
+    once = hasattr(interpreter._interpreter, "fma_fp32")
+    torch.testing.assert_close(out, want, rtol=0 if once else 2**-22, atol=0, equal_nan=True)
