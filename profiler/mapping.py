@@ -115,6 +115,12 @@ def _over_dask(function: Callable[[str], T], files: Sequence[str], address: str,
                 _tell(progress, done, files, paths[futures.index(future)])
             found: list[T] = client.gather(futures)
             return found
+        except (ImportError, RuntimeError) as error:
+            # What a worker says that cannot load the function; errors of the files themselves are sentences of ours.
+            raise FusionScopeError(
+                f"A worker of {address} cannot run this version of FusionScope ({' '.join(str(error).split())[:200]}): "
+                "install the same version where the workers run."
+            ) from error
         except distributed.scheduler.KilledWorker as error:
             raise FusionScopeError(
                 f"Several workers of {address} died over one file, as happens when memory runs out ({error}): give "

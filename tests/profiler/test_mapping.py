@@ -107,3 +107,17 @@ def test_a_dask_worker_that_dies_midway_loses_nothing(
     assert found == [0, 1, 2, 3, 4]
     assert victim and victim[0] in {worker.pid for worker in workers}
     assert sum(worker.poll() is not None for worker in workers) == 1
+
+
+def test_workers_that_lack_the_code_are_told_of(
+    files: list[str],
+    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "only_here.py").write_text("def size(path):\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here  # type: ignore[import-not-found]
+
+    with pytest.raises(FusionScopeError, match="install the same version where the workers run"):
+        map_files(only_here.size, files, scheduler=cluster[0])
