@@ -71,18 +71,19 @@ def run_blocks(
     seed: int = 0,
     progress: Progress = quiet,
     run: Callable[[Sequence[str], str], list[int]] = run_command,
-) -> tuple[pd.DataFrame, bool]:
-    """TIMINGS of whole blocks, and whether all of them were made; every turn is a process of its own.
+) -> tuple[pd.DataFrame, str]:
+    """TIMINGS of whole blocks, and why there are no more ("" where all were made); every turn is a process of its own.
 
-    A block runs base, candidate and base again in random order, then in that order reversed. Ctrl-C ends with the
-    blocks that are whole. Raises FusionScopeError for an unknown unit, and as `run_command`.
+    A block runs base, candidate and base again in random order, then in that order reversed. Ctrl-C, and a command that
+    fails, end with the blocks that are whole. Raises FusionScopeError for an unknown unit, and as `run_command` where
+    no block is whole.
     """
     if unit not in UNITS:
         raise FusionScopeError(f"--unit takes one of {', '.join(UNITS)}, not {unit!r}.")
     commands = {BASE: base, CANDIDATE: candidate, AGAIN: base}
     chooser = random.Random(seed)
     rows: list[tuple[int, str, int]] = []
-    complete = True
+    ended = ""
     turns = 2 * len(commands)
     try:
         for block in range(blocks):
@@ -94,10 +95,14 @@ def run_blocks(
                 taken += [(block, arm, ns) for ns in run(commands[arm], unit)]
             rows += taken
     except KeyboardInterrupt:
-        complete = False
+        ended = EARLY
+    except FusionScopeError as error:
+        if not rows:
+            raise
+        ended = f"{error} The blocks before it are kept."
     data = pd.DataFrame(rows, columns=["block", "arm", "duration_ns"])
     made = table("timings", data.assign(rank=0, process=0, source="untraced")) if rows else table("timings")
-    return made, complete
+    return made, ended
 
 
 def run_and_store(
@@ -115,7 +120,7 @@ def run_and_store(
     Raises FusionScopeError where no block was finished.
     """
     check_name(name)
-    timings, complete = run_blocks(base, candidate, blocks, unit, progress=progress)
+    timings, ended = run_blocks(base, candidate, blocks, unit, progress=progress)
     if not len(timings):
         raise FusionScopeError("No block was finished, so nothing was measured: give it more time.")
     info = RunInfo(
@@ -126,6 +131,6 @@ def run_and_store(
         machine=machine.describe("cpu"),
         environment=runinfo.recorded_environment(),
         settings={SETTING: "commands", "base": shlex.join(base), "candidate": shlex.join(candidate), "unit": unit},
-        warnings=[] if complete else [EARLY],
+        warnings=[ended] if ended else [],
     )
     return store.save(info, Trace(timings=timings))

@@ -211,19 +211,34 @@ def test_what_is_no_time_is_refused(command: list[str], says: str) -> None:
         commands.run_command(command)
 
 
-def test_blocks_of_commands_end_whole_where_they_are_interrupted() -> None:
+@pytest.mark.parametrize(
+    ("stop", "says"),
+    [
+        (KeyboardInterrupt(), commands.EARLY),
+        (FusionScopeError("b ended with code 3."), "b ended with code 3. The blocks"),
+    ],
+)
+def test_blocks_of_commands_end_whole_where_they_are_stopped(stop: BaseException, says: str) -> None:
     calls: list[str] = []
 
     def run(command: Sequence[str], unit: str) -> list[int]:
         calls.append(command[0])
         if len(calls) == 15:
-            raise KeyboardInterrupt
+            raise stop
         return [100]
 
-    timings, complete = commands.run_blocks(["a"], ["b"], 5, run=run)
-    assert not complete and sorted(set(timings["block"])) == [0, 1]
+    timings, ended = commands.run_blocks(["a"], ["b"], 5, run=run)
+    assert ended.startswith(says) and sorted(set(timings["block"])) == [0, 1]
     assert timings.groupby(["block", "arm"], observed=True).size().tolist() == [2] * 6
     assert calls[:6] == calls[:6][::-1] and calls.count("a") > calls.count("b")
+
+
+def test_a_command_that_fails_before_a_block_is_whole_is_raised() -> None:
+    def run(command: Sequence[str], unit: str) -> list[int]:
+        raise FusionScopeError("a ended with code 3.")
+
+    with pytest.raises(FusionScopeError, match="code 3"):
+        commands.run_blocks(["a"], ["b"], 5, run=run)
 
 
 def test_an_unknown_unit_is_refused() -> None:
