@@ -1,18 +1,22 @@
 """Damages small inputs of every reader thousands of times, and counts what is read, refused and crashes.
 
-    python benchmarks/fuzz_readers.py [--inputs 20000] [--only kineto,rpd] [--out benchmarks/results/fuzz_readers.json]
+    python benchmarks/fuzz_readers.py [--inputs 20000] [--only kineto,rpd] [--processes 2] [--seconds 600]
+        [--out benchmarks/results/fuzz_readers.json] [--keep FOLDER]
 
-The inputs are those of tests/helpers/reader_seeds.py; each has a number and is the same in every run. A reading must
-end within SECONDS and MEMORY: processes of their own have these limits, and one that dies, hangs or runs out of memory
-is a crash of the input at which it was. What is done is written after every part, and another call goes on from there;
-remove the file to begin again.
+The inputs are those of tests/helpers/reader_seeds.py; each has a number and is the same in every run with the same
+libraries (those of SQLite and Parquet hold their writer's version). A reading must end within SECONDS and MEMORY:
+processes of their own have these limits, and one that dies, hangs or runs out of memory is a crash of the input at
+which it was. What is done is written after every part, and another call goes on from there; remove the file to begin
+again. With --keep, files that crashed a reader are left in FOLDER, as READER-NUMBER-NAME.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import faulthandler
 import json
+import os
 import platform
 import resource
 import signal
@@ -22,6 +26,7 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from random import Random
 from threading import Lock
@@ -34,12 +39,18 @@ sys.path.insert(0, str(ROOT / "tests/helpers"))
 #: Of one input: no seed is larger than a few 100 kB.
 SECONDS, MEMORY = 20, 1 << 30
 #: Inputs that one process reads, so that what it leaks shows in it alone.
-PART = 1000
+PART = 200
+#: One mistake can crash most inputs: so many are written down of a reader, and their files kept.
+TOLD = 20
 FIRST = {"inputs": 0, "readable": 0, "refused": 0, "crashed": 0, "slowest_s": 0.0, "slowest_cpu_s": 0.0, "peak_mb": 0.0}
 
 
 class TooSlow(BaseException):
     """An input that took longer than SECONDS."""
+
+
+class CannotBegin(Exception):
+    """Not even the undamaged inputs of a reader can be read here."""
 
 
 def child(reader: str, first: int, last: int) -> None:
@@ -106,7 +117,9 @@ def _address_space() -> int:
 def _peak(reset: bool = False) -> int:
     """Most resident bytes since the last reset."""
     if reset:
-        Path("/proc/self/clear_refs").write_text("5")
+        # Some sandboxes have no such file: the growth of the whole process is told then.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
     return _status("VmHWM")
 
 
@@ -118,7 +131,7 @@ def part(reader: str, first: int, last: int) -> dict[str, Any]:
     if done.returncode == 0:
         return dict(lines[-1])
     if not lines:
-        sys.exit(done.stderr[-2000:])
+        raise CannotBegin(done.stderr[-2000:])
     at = int(lines[-1]["at"])
     said = done.stderr.strip().splitlines()
     crash = {"input": at, "error": f"exit {done.returncode}: {said[0][:200] if said else ''}"}
@@ -129,8 +142,78 @@ def part(reader: str, first: int, last: int) -> dict[str, Any]:
 
 def added(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Counts of two parts together."""
-    sums = {key: known[key] + new[key] for key in ("inputs", "readable", "refused", "crashed", "crashes")}
-    return {**sums, **{key: round(max(known[key], new[key]), 3) for key in ("slowest_s", "slowest_cpu_s", "peak_mb")}}
+    sums = {key: known[key] + new[key] for key in ("inputs", "readable", "refused", "crashed")}
+    crashes = (known["crashes"] + new["crashes"])[:TOLD]
+    worst = {key: round(max(known[key], new[key]), 3) for key in ("slowest_s", "slowest_cpu_s", "peak_mb")}
+    return {**sums, "crashes": crashes, **worst}
+
+
+def keep(reader: str, crashes: list[dict[str, Any]], folder: Path) -> None:
+    """Write the files of inputs that crashed a reader."""
+    import reader_seeds
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in [crash["input"] for crash in crashes[:TOLD]]:
+        for name, content in reader_seeds.damaged(reader, Random(f"{reader} {number}")).files.items():
+            (folder / f"{reader}-{number}-{name.replace('/', '-')}").write_bytes(content)
+
+
+class Campaign:
+    """Parts that are handed out to several threads, and what they found, written as far as no part is missing."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.until = time.monotonic() + args.seconds
+        self.lock = Lock()
+        self.results: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {"readers": {}}
+        _note_machine(self.results)
+        self.known = {r: self.results["readers"].get(r, {**FIRST, "crashes": []}) for r in args.only.split(",")}
+        self.handed = {reader: int(known["inputs"]) for reader, known in self.known.items()}
+        self.early: dict[str, dict[int, dict[str, Any]]] = {reader: {} for reader in self.known}
+
+    def work(self, _: int) -> None:
+        """Read parts until none is left or the time is over."""
+        while job := self._next():
+            reader, first, last = job
+            try:
+                found = part(reader, first, last)
+            except CannotBegin as error:
+                print(f"{reader} is left out: {error}", file=sys.stderr, flush=True)
+                self.handed[reader] = self.args.inputs
+            else:
+                self._note(reader, first, found)
+
+    def _next(self) -> tuple[str, int, int] | None:
+        """Of the reader that has had the fewest, so that all have had as many when somebody ends this."""
+        with self.lock:
+            reader = min(self.handed, key=self.handed.__getitem__)
+            first = self.handed[reader]
+            if first >= self.args.inputs or time.monotonic() > self.until:
+                return None
+            self.handed[reader] = min(first + PART, self.args.inputs)
+            return reader, first, self.handed[reader]
+
+    def _note(self, reader: str, first: int, new: dict[str, Any]) -> None:
+        with self.lock:
+            if self.args.keep and new["crashes"]:
+                keep(reader, new["crashes"], self.args.keep)
+            self.early[reader][first] = new
+            while part := self.early[reader].pop(self.known[reader]["inputs"], None):
+                self.known[reader] = added(self.known[reader], part)
+            self.results["readers"][reader] = self.known[reader]
+            # Another name first: who is ended here leaves the file of before.
+            written = self.args.out.with_suffix(".part")
+            written.write_text(json.dumps(self.results, indent=1) + "\n")
+            written.replace(self.args.out)
+            print(reader, {key: self.known[reader][key] for key in FIRST}, file=sys.stderr, flush=True)
+
+
+def _note_machine(results: dict[str, Any]) -> None:
+    machine = {"python": platform.python_version(), "pandas": version("pandas"), "pyarrow": version("pyarrow"),
+               "cpu_cores": os.cpu_count(), "seconds": SECONDS, "memory_mb": MEMORY >> 20}  # fmt: skip
+    machines = results.setdefault("machines", [])
+    if machine not in machines:
+        machines.append(machine)
 
 
 def main() -> None:
@@ -143,30 +226,12 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=20_000, help="for each reader, those of earlier calls included")
     parser.add_argument("--only", default=",".join(reader_seeds.READERS))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/fuzz_readers.json")
-    args = parser.parse_args()
-    results: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {"readers": {}}
-    results["machine"] = {"python": platform.python_version(), "seconds": SECONDS, "memory_mb": MEMORY >> 20}
-    lock = Lock()
-
-    def go_on(reader: str) -> bool:
-        """One part of a reader, kept as soon as it is known; False where nothing is left to do."""
-        known = results["readers"].get(reader, {**FIRST, "crashes": []})
-        first = int(known["inputs"])
-        if first >= args.inputs:
-            return False
-        new = added(known, part(reader, first, min(first + PART, args.inputs)))
-        with lock:
-            results["readers"][reader] = new
-            args.out.write_text(json.dumps(results, indent=1) + "\n")
-            print(reader, {key: new[key] for key in FIRST}, file=sys.stderr, flush=True)
-        return True
-
-    left = args.only.split(",")
-    with ThreadPoolExecutor(args.processes) as pool:
-        # In turn, so that every reader has had as many when somebody ends this.
-        while left:
-            left = [reader for reader, more in zip(left, pool.map(go_on, left), strict=True) if more]
+    parser.add_argument("--keep", type=Path, help="folder for the files of inputs that crash a reader")
+    campaign = Campaign(parser.parse_args())
+    with ThreadPoolExecutor(campaign.args.processes) as pool:
+        list(pool.map(campaign.work, range(campaign.args.processes)))
 
 
 if __name__ == "__main__":
