@@ -10,7 +10,9 @@ from fusionscope.profiler.errors import FusionScopeError
 
 
 def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wait: bool = False) -> Fused:
-    """The fused kernel's median time and launches at a site of a traced run.
+    """The fused kernel's time and launches at a site of a traced run: the mean over sites, its median over replays.
+
+    The mean, since a step is their sum: one slow site of many is not in a median.
 
     `net_of_wait` leaves out what of it waits for other ranks, where the run knows that: for an estimate that knows the
     wait of the base. Raises FusionScopeError where the run has no such site.
@@ -23,5 +25,5 @@ def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wa
     duration = candidate.forward.duration if wait is None else candidate.forward.duration - wait
     each = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
     launches = int(np.median([len(s.columns) for s in sites]))
-    time = float(np.median(each))
+    time = float(np.median(each.mean(axis=0)))
     return Fused(time_ns=time, launches=launches, source="candidate", net_of_wait=wait is not None)

@@ -40,6 +40,11 @@ INPUTS: dict[str, tuple[float, float]] = {
 #: chosen on the lab's tuning cases and held 74 % of 70 held-out ones (benchmarks/results/h200_lab_summary.md); 1400
 #: would have held 94 % of all 99, and that is no test of it.
 NEIGHBOURS_NS = 1400.0
+#: How far, at the least, a launch that goes may save another time traced than untraced, ns: on an H200 two graphs (45
+#: and 90 launches fewer) were 41 ns too large and between 31 too small and 113 too large, before tracing is taken out.
+TRACED_NS = 40.0
+#: Half of a 95 % interval in standard deviations.
+_REACH = 1.96
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,10 @@ class Fused:
     isolated_split_ns: float | None = None
     #: Whether the time of a traced candidate is without its wait for other ranks.
     net_of_wait: bool = False
+    #: What the candidate's traced step gained beyond what its fused time explains, ns, and the standard error of that;
+    #: None where only the time is known (`beside.with_step`).
+    beside_ns: float = 0.0
+    beside_error_ns: float | None = None
 
     def times(self, found: Target, factor: float = 1.0) -> Floats:
         """[sites, R] ns that each site takes once fused, with the gaps in it and what tracing adds to its launches.
@@ -158,7 +167,7 @@ def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
     placed = fused.times(found)
     savings = found.traced_savings(placed)
     ceiling = found.ceiling_ns
-    saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling)
+    saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling) + found.shrink * fused.beside_ns
     low, high = _interval(found, fused, savings, saving)
     # No kernel saves more than the boundary costs, whatever the input allows for, but its neighbours may gain too.
     interval = (low, max(min(high, ceiling + around(found)), saving))
@@ -212,13 +221,17 @@ def _speedup(found: Target, placed: Floats) -> float:
 
 def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tuple[float, float]:
     """95 % interval: replays, the class of the input and the tracer's cost, as independent errors."""
+    tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
+    if fused.beside_error_ns is not None:
+        # The whole step was seen: how its captures differ stands for replays, neighbours and the fused time.
+        both = float(np.hypot(_REACH * fused.beside_error_ns, max(tracer, TRACED_NS * found.gone(fused.launches))))
+        return saving - found.shrink * both, saving + found.shrink * both
     quick, slow = INPUTS[fused.trust()]
     middle = float(np.median(savings))
     best = float(np.median(found.traced_savings(fused.times(found, quick))))
     worst = float(np.median(found.traced_savings(fused.times(found, slow) + _dispatch(found, fused))))
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
-    tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
     beside = around(found)
     down = float(np.sqrt(beside**2 + (middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
     up = float(np.sqrt(beside**2 + (best - middle) ** 2 + replays[1] ** 2 + tracer**2))

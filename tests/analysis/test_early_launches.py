@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from literal_traces import SPLIT, kernels
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.estimate import NEIGHBOURS_NS, Fused, estimate
+from fusionscope.analysis.schedule import build
+from fusionscope.analysis.target import EARLY_NS, target
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace, table
@@ -30,8 +34,16 @@ def saving(run: Analysed) -> float:
 
 def test_a_gap_inside_a_site_counts_unless_its_launch_is_early() -> None:
     assert saving(with_edges(set())) == 2 * (5_100 - 4_000)
-    # The norms (nodes 2 and 5) are early: their 100 ns each are the tracer's.
-    assert saving(with_edges({2, 5})) == 2 * (5_000 - 4_000)
+    # The norms (nodes 2 and 5) are early: their gaps are the tracer's, and what is missing of 500 ns lies in them.
+    assert saving(with_edges({2, 5})) == 2 * (5_100 - EARLY_NS - 4_000)
+
+
+def test_what_an_early_launch_overlaps_is_no_cost_of_tracing() -> None:
+    run = with_edges({2, 5})
+    overlapping = replace(run.forward, start=run.forward.start - np.array([0, 0, 300, 0, 0, 800]))
+    site = target(replace(run.attribution, forward=overlapping), build(overlapping, run.run.trace.edges), "ar_norm")
+    # 100 ns behind became 200 ns before: 300 ns are left of the 500. 700 ns before: none are.
+    assert site.early_gaps.tolist() == [[EARLY_NS - 200] * 3, [0] * 3]
 
 
 def test_an_early_first_launch_of_a_site_changes_nothing() -> None:
