@@ -18,12 +18,11 @@ from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import BELOW_MARGIN, NOT_MEASURABLE, SLOWER, WORTH_MERGING, Verdict
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.runinfo import PADDED, TOKENS, setting_number
 
 #: What one size says: the fusion wins, loses, makes no measurable difference; nothing can be said; the same kernels.
 WINS, LOSES, TIES, OPEN, CONTROL = "faster", "slower", "no measurable difference", "undecided", "control"
 _STATES = {WORTH_MERGING: WINS, BELOW_MARGIN: WINS, SLOWER: LOSES, NOT_MEASURABLE: TIES}
-#: Settings (`--set`) in which a run tells the graph size that its batch was padded to, and its tokens.
-PADDED, TOKENS = ("graph_size", "padded"), ("tokens",)
 
 
 @dataclass(frozen=True)
@@ -133,8 +132,8 @@ def batch_row(found: Comparison, verdict: Verdict | None, guess: Estimate | None
     state = _STATES.get(verdict.class_, OPEN) if verdict else OPEN
     return BatchRow(
         batch=batch,
-        padded=_setting(settings, PADDED),
-        tokens=_setting(settings, TOKENS) or batch,
+        padded=setting_number(settings, *PADDED),
+        tokens=setting_number(settings, *TOKENS) or batch,
         state=CONTROL if found.same_sequence else state,
         step_ns=found.step_ns,
         saving_ns=saving,
@@ -152,10 +151,6 @@ def rows_of(pairs: Sequence[Comparison], margin: float) -> list[BatchRow]:
         guess = predicted(one, margin)
         rows.append(batch_row(one, verdict_of(one, guess), guess))
     return rows
-
-
-def _setting(settings: dict[str, str], names: tuple[str, ...]) -> int:
-    return next((int(settings[n]) for n in names if settings.get(n, "").isdigit()), 0)
 
 
 def gate(rows: Sequence[BatchRow]) -> Gate:

@@ -17,6 +17,7 @@ from fusionscope.analysis.forwards import Forward, choose, forwards, most_like
 from fusionscope.analysis.ruleset import Rules
 from fusionscope.analysis.waiting import MEETING
 from fusionscope.profiler.file_ranks import ranks_of
+from fusionscope.profiler.runinfo import TOKENS, setting_number
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace
 
@@ -49,7 +50,7 @@ class RankRow:
     rank: int
     launches: int
     replays: int
-    #: From the step's range, None where the trace does not tell.
+    #: From the step's range, else the run's record; None where neither tells.
     batch: int | None
     #: Median over the replays.
     span_ns: float
@@ -88,6 +89,8 @@ class Ranks:
     other: OtherKernel | None
     #: Full sentences: what differs between the ranks, what is missing.
     notes: tuple[str, ...]
+    #: Of one step, from `--set tokens=N`; without it a batch is as many tokens. None where nothing tells.
+    tokens: int | None = None
 
     @property
     def slowest(self) -> RankRow:
@@ -111,7 +114,12 @@ def ranks(run: Run, rules: Rules, forward: str | None = None) -> Ranks:
         found = forwards(run.trace, rank, run.info.warmup_replays)
         chosen = most_like(found, members[0].forward) if members else choose(found, forward or None)
         members.append(member(run.trace, chosen, rules))
+    if run.info.batch > 0 and all(m.batch is None for m in members):
+        members = [replace(m, batch=run.info.batch) for m in members]
     beside = of_members(members, max(run.info.world_size, run.trace.world_size))
+    batches = {m.batch for m in members}
+    tokens = setting_number(run.info.settings, *TOKENS) or (batches.pop() if len(batches) == 1 else None)
+    beside = replace(beside, tokens=tokens)
     if len(members) == 1 and run.info.emulated_ranks:
         alone = f"The other {run.info.tp - 1} ranks are emulated on this one's GPU: there is no wait to tell."
         return replace(beside, notes=(alone, *beside.notes[1:]))

@@ -13,6 +13,7 @@ def document(found: Ranks) -> dict[str, object]:
     other = found.other
     return {
         "world_size": found.world_size,
+        "tokens": found.tokens,
         "occurrences": found.occurrences,
         "ranks": [
             asdict(row)

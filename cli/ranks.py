@@ -80,5 +80,7 @@ def render(title: str, found: Ranks) -> RenderableType:
             f"Of the other kernels {short(other.name)} differs most on rank {other.rank}: {us(other.last_ns)} us a "
             f"forward ({other.launches[0]} launches), on the others {us(other.others_ns)} us ({other.launches[1]})."
         )
-    table = output.table(f"{title}: {len(found.rows)} of {found.world_size} ranks", columns, rows, right=columns)
+    tokens = f", {found.tokens:,} {'token' if found.tokens == 1 else 'tokens'} a step" if found.tokens else ""
+    heading = f"{title}: {len(found.rows)} of {found.world_size} ranks{tokens}"
+    table = output.table(heading, columns, rows, right=columns)
     return Group(table, Text("\n".join(lines)))

@@ -30,6 +30,9 @@ LABELS = (
     "incomplete",
 )
 
+#: Settings (`--set`) in which a run tells the graph size that its batch was padded to, and its tokens.
+PADDED, TOKENS = ("graph_size", "padded"), ("tokens",)
+
 _PREFIXES = (
     "SGLANG_",
     "VLLM_",
@@ -117,6 +120,11 @@ def told_declines(info: RunInfo) -> list[str]:
     """One sentence for each reason for which a path stepped back, with the number of sites, most sites first."""
     counts = Counter(decline.declined for decline in info.declines)
     return [f"{count} {'site' if count == 1 else 'sites'}: {reason}" for reason, count in counts.most_common()]
+
+
+def setting_number(settings: Mapping[str, str], *names: str) -> int:
+    """The first of these settings that is a number without a sign; 0 where none is."""
+    return next((int(settings[n]) for n in names if settings.get(n, "").isdecimal()), 0)
 
 
 def tool_version() -> str:

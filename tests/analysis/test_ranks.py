@@ -79,6 +79,25 @@ def test_unequal_batches_are_named() -> None:
     assert [r.batch for r in prefill.rows] == [None]
 
 
+def test_the_run_tells_the_batch_where_no_step_does() -> None:
+    found = of(SPLIT, LATE, batch=4)
+    assert [r.batch for r in found.rows] == [4, 4] and found.tokens == 4 and not found.notes
+    drafted = of(SPLIT, LATE, batch=4, settings={"tokens": "16"})
+    assert [r.batch for r in drafted.rows] == [4, 4] and document(drafted)["tokens"] == 16
+    assert of(SPLIT, LATE).tokens is None and of(SPLIT, LATE, settings={"tokens": "²"}).tokens is None
+
+
+def test_a_step_knows_better_than_the_run() -> None:
+    """A rank's share of a batch that data parallelism divides; of a rank without a step nothing is claimed."""
+    step = table("ranges", {"name": ["step[DECODE bs=32]"], "start_ns": [0], "end_ns": [10]})
+    both = [
+        Trace(kernels=kernels([SPLIT] * 2), ranges=step).with_rank(0),
+        Trace(kernels=kernels([SPLIT] * 2)).with_rank(1),
+    ]
+    found = ranks(Run(RunInfo(batch=64), merge(both), Path()), RULES)
+    assert [r.batch for r in found.rows] == [32, None] and found.tokens is None
+
+
 def test_one_rank_of_many_tells_no_transfer() -> None:
     found = of(SPLIT, world_size=8)
     assert found.notes[0].startswith("1 of 8 ranks was traced: all-reduce time includes an unknown wait")

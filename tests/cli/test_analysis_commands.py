@@ -403,11 +403,17 @@ def test_ranks_says_what_one_rank_cannot_tell(run: Any) -> None:
     told = run("ranks", "split", "--json").json
     assert told["ranks"] == [
         {
-            "rank": 0, "launches": 6, "replays": REPLAYS, "batch": None, "span_ns": 30_500,
+            "rank": 0, "launches": 6, "replays": REPLAYS, "batch": 4, "span_ns": 30_500,
             "reduce_ns": REPLAYS * 4_000, "transfer_ns": None, "wait_ns": None, "forward_wait_ns": None, "last": None,
         }
     ]  # fmt: skip
     assert run("ranks", "graph").code == 2
+
+
+def test_ranks_shows_the_batch_of_the_built_in_model(run: Any) -> None:
+    told = run("ranks", "example", "--json").json
+    assert told["tokens"] == 4 and [row["batch"] for row in told["ranks"]] == [4]
+    assert "4 tokens a step" in run("ranks", "example").out
 
 
 def test_the_lowest_traced_rank_is_the_default(fusionscope: Any, tmp_path: Path) -> None:
