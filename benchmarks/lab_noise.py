@@ -1,51 +1,82 @@
 """How far the measurement itself can be trusted: A/A comparisons, injected delays, and the knock-out of a known graph.
 
+    python benchmarks/lab.py noise OUT --make FILE --only knockout,place,aa,power --process K --seconds S
+
 The graph is that of the sample `h200_ar_norm`: 45 layers of two GEMMs and one ar_norm site, built by its own make.py.
+Every comparison captures each arm anew, several times, as `fusionscope ab` does, and leaves the block values of every
+capture as a line of OUT/noise.jsonl; lab_noise_report.py judges them. Processes with other numbers draw other places
+for the captures' buffers.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
-import random
+import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from lab import add, lines
+from scipy import stats
 
 from fusionscope.analysis import ab
 from fusionscope.profiler import measure
+from fusionscope.profiler.capture.clocks import Clocks
 from fusionscope.profiler.capture.graph_copies import CudaGraphs
+from fusionscope.profiler.capture.placement import padding
+from fusionscope.profiler.trace import table
 
-COMPARISONS, TRIALS, BLOCKS, REPLAYS = 200, 50, 8, 2
+PARTS = ("knockout", "place", "aa", "power")
+CAPTURES, BLOCKS, REPLAYS = 4, 6, 2
+#: Of the time that a process has, comparisons of the program with itself take this part; delays take the rest.
+AA_SHARE = 0.7
 #: A spinning kernel in both arms: only its length differs.
 SHORT_NS = 1000
+#: Captures that are knocked out in one process, blocks of each, and blocks of the captures whose places are compared.
+KNOCKED, KNOCKED_BLOCKS, PLACED, PLACED_BLOCKS = 6, 15, 6, 12
 
 
 def work(options: argparse.Namespace) -> int:
-    """Everything that is not in OUT/noise.jsonl yet, until the time is up."""
-    until = time.monotonic() + options.seconds
+    """The parts that `--only` names (all without it), until the time is up."""
+    begin = time.monotonic()
     file = options.out / "noise.jsonl"
-    done = {row["what"] for row in lines(file)}
-    if options.only:
-        done |= {"knockout", "aa", "power"} - set(options.only.split(","))
-    made = sample(options.make)
-    weights = _weights(made)
-    on = CudaGraphs()
-    splits = [made.build("split", weights) for _ in range(4)]
-    graphs = [graph for graph, _ in splits]
-    fused = [made.build("fused", weights)[0] for _ in range(2)]
-    if "knockout" not in done:
-        add(file, {"what": "knockout", **knock_out(on, splits[0], fused, graphs[1])})
-    if "aa" not in done:
-        add(file, {"what": "aa", "gpu": torch.cuda.get_device_name(), "rows": against_itself(on, graphs, until)})
-    if "power" not in done:
-        mde = float(np.median([row["mde_ns"] for row in _rows(file, "aa")]))
-        add(file, {"what": "power", "mde_ns": mde, "rows": injected(on, graphs[0], mde, until)})
+    wanted = options.only.split(",") if options.only else PARTS
+    bench = Bench(sample(options.make), options.process)
+    facts = {"process": options.process, "gpu": torch.cuda.get_device_name()}
+    if "knockout" in wanted:
+        for k in range(KNOCKED):
+            add(file, {"what": "knockout", **facts, "capture": k, **knock_out(bench, k)})
+        bench.clear()
+    if "place" in wanted:
+        add(file, {"what": "place", **facts, **places(bench)})
+        bench.clear()
+    clocks = Clocks()
+    if "aa" in wanted:
+        until = begin + options.seconds * (AA_SHARE if "power" in wanted else 1.0)
+        for trial in _until(until):
+            add(
+                file,
+                {"what": "aa", **facts, "trial": trial, **against_itself(bench, trial), "mhz": clocks.read().sm_mhz},
+            )
+    if "power" in wanted:
+        mde = _mde(file)
+        for trial in _until(begin + options.seconds):
+            add(file, {"what": "power", **facts, "trial": trial, **injected(bench, mde, trial)})
     return 0
+
+
+def _until(end: float) -> Iterator[int]:
+    trial = 0
+    while time.monotonic() < end:
+        yield trial
+        trial += 1
 
 
 def sample(path: Path) -> Any:
@@ -57,85 +88,169 @@ def sample(path: Path) -> Any:
     return module
 
 
-def _weights(made: Any) -> tuple[Any, ...]:
-    layers = range(made.LAYERS)
-    return (
-        [made.rand(made.HIDDEN, made.INNER) for _ in layers],
-        [made.rand(made.INNER, made.HIDDEN) for _ in layers],
-        [made.rand(made.TOKENS, made.HIDDEN) for _ in range(3)],
-        torch.ones(made.HIDDEN, device="cuda", dtype=torch.bfloat16),
-    )
+class Bench:
+    """Captures of the sample's graph over one set of weights."""
 
-
-def _rows(file: Path, what: str) -> list[dict[str, Any]]:
-    return next(row["rows"] for row in lines(file) if row["what"] == what)
-
-
-def knock_out(on: CudaGraphs, split: Any, fused: list[Any], again: Any) -> dict[str, Any]:
-    """Both kernels of every site disabled, the norms alone, the all-reduces alone; and the real fusion."""
-    graph, ranges = split
-    cost = measure.disabled_node_ns(graphs=on)
-    picks = {
-        "both": [k for first, last in ranges for k in range(first, last)],
-        "ar": [first for first, _ in ranges],
-        "norm": [last - 1 for _, last in ranges],
-    }
-    found: dict[str, Any] = {"disabled_node_ns": cost, "gpu": torch.cuda.get_device_name()}
-    for name, nodes in picks.items():
-        out = measure.knockout(graph, nodes, blocks=20, disabled_ns=cost, graphs=on)
-        found[name] = {"base_ns": out.base_ns, "without_ns": out.without_ns, "raw_ns": out.raw_ns,
-                       "corrected_ns": out.corrected_ns, "nodes": out.nodes}  # fmt: skip
-    table = measure.ab(graph, fused[0], again=again, candidate_again=fused[1], blocks=30, graphs=on)
-    made = ab.compare(table)
-    found["fused"] = made.document()
-    late = measure.delay(graph, picks["norm"], 2.0, blocks=10, graphs=on)
-    found["delay"] = {"criticality": late.criticality, "added_ns": late.added_ns, "step_ns": late.step_ns}
-    return found
-
-
-def against_itself(on: CudaGraphs, graphs: list[Any], until: float) -> list[dict[str, Any]]:
-    """Comparisons of one program with itself, captured four times; who plays which arm is drawn anew."""
-    chooser = random.Random(1)
-    found = []
-    for trial in range(COMPARISONS):
-        if time.monotonic() > until:
-            break
-        base, candidate, again, other = chooser.sample(graphs, 4)
-        begin = time.monotonic()
-        table = measure.ab(
-            base, candidate, again=again, candidate_again=other, blocks=BLOCKS, replays=REPLAYS, seed=trial, graphs=on
+    def __init__(self, made: Any, process: int) -> None:
+        layers = range(made.LAYERS)
+        self.made, self.process = made, process
+        self.weights = (
+            [made.rand(made.HIDDEN, made.INNER) for _ in layers],
+            [made.rand(made.INNER, made.HIDDEN) for _ in layers],
+            [made.rand(made.TOKENS, made.HIDDEN) for _ in range(3)],
+            torch.ones(made.HIDDEN, device="cuda", dtype=torch.bfloat16),
         )
-        found.append(_row(ab.compare(table), time.monotonic() - begin))
-    return found
+        self._kept: list[Any] = []
+
+    def capture(self, kind: str, *what: object) -> Any:
+        """(graph, ranges of sites); with words, its buffers lie where those words draw."""
+        if not what:
+            return self.made.build(kind, self.weights)
+        sizes = padding(self.process, *what)
+        # The inputs lie outside the graph's own pool.
+        self._kept.append(torch.empty(sizes[0], dtype=torch.uint8, device="cuda"))
+        with behind(sizes):
+            return self.made.build(kind, self.weights)
+
+    def clear(self) -> None:
+        """Let the memory of captures go that nobody holds any more."""
+        self._kept.clear()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
-def injected(on: CudaGraphs, graph: Any, mde: float, until: float) -> list[dict[str, Any]]:
-    """The same graph with a spinning kernel in the middle of it, longer by one and two MDE in the candidate."""
-    cycle = on.ns_per_cycle()
-    middle = [len(on.nodes(graph)) // 2]
-    short = round(SHORT_NS / cycle)
-    base, again = (on.delayed(graph, middle, short) for _ in range(2))
-    found = []
-    for times in (1, 2):
-        long = short + round(times * mde / cycle)
-        arms = {measure.BASE: base, measure.CANDIDATE: on.delayed(graph, middle, long), measure.AGAIN: again}
-        timers = {name: (lambda launch=launch: on.timed(launch)) for name, launch in arms.items()}
-        for trial in range(TRIALS):
-            if time.monotonic() > until:
-                break
-            begin = time.monotonic()
-            rows = measure.in_blocks(timers, BLOCKS, REPLAYS, seed=10_000 * times + trial)
-            row = _row(ab.compare(measure.as_table(rows)), time.monotonic() - begin)
-            found.append({**row, "times": times, "injected_ns": (long - short) * cycle})
-    return found
+@contextmanager
+def behind(sizes: tuple[int, ...]) -> Iterator[None]:
+    """Captures made inside allocate buffers of these sizes first."""
+    plain = torch.cuda.graph
+
+    class Behind(plain):  # type: ignore[misc, valid-type]
+        def __enter__(self) -> None:
+            super().__enter__()
+            self.first = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+
+    torch.cuda.graph = Behind
+    try:
+        yield
+    finally:
+        torch.cuda.graph = plain
 
 
-def _row(made: ab.Comparison, seconds: float) -> dict[str, Any]:
-    return {
-        "ns": made.saving.value_ns,
-        "interval_ns": list(made.saving.interval_ns),
-        "mde_ns": made.mde_ns,
-        "base_ns": made.base_ns,
-        "class": made.verdict.class_,
-        "seconds": round(seconds, 3),
+def knock_out(bench: Bench, k: int) -> dict[str, Any]:
+    """One capture by the sample's own procedure and by this project's, ns: both kernels, the norms, the all-reduces."""
+    made, on = bench.made, CudaGraphs()
+    graph, ranges = bench.capture("split", "split", k)
+    one, _ = bench.capture("fused", "fused", k)
+    picks: dict[str, Callable[[int, int], Any]] = {
+        "both": lambda i, j: range(i, j),
+        "ar": lambda i, j: [i],
+        "norm": lambda i, j: [j - 1],
     }
+    arms = {"split": graph.replay, "fused": one.replay}
+    arms |= {name: made.knocked_out(graph, ranges, pick) for name, pick in picks.items()}
+    taken: dict[str, list[float]] = {name: [] for name in arms}
+    for launch in arms.values():
+        for _ in range(10):
+            made.timed(launch)
+    for block in range(KNOCKED_BLOCKS):
+        order = ["split", "fused", "fused", "split"] if (block + k) % 2 else ["fused", "split", "split", "fused"]
+        for arm in [*order, *picks]:
+            taken[arm] += [made.timed(arms[arm]) for _ in range(10)]
+    cost = measure.disabled_node_ns(graphs=on)
+    ours = {}
+    for name, pick in picks.items():
+        nodes = [node for i, j in ranges for node in pick(i, j)]
+        found = measure.knockout(graph, nodes, blocks=KNOCKED_BLOCKS, disabled_ns=cost, graphs=on)
+        ours[name] = {"base": found.base_ns, "raw": found.raw_ns, "nodes": found.nodes}
+    late = measure.delay(graph, [j - 1 for _, j in ranges], 2.0, blocks=6, graphs=on)
+    on.close()
+    return {
+        "sample": {name: round(statistics.median(times) * 1e3) for name, times in taken.items()},
+        "ours": ours,
+        "disabled_node_ns": cost,
+        "criticality": late.criticality,
+    }
+
+
+def places(bench: Bench) -> dict[str, Any]:
+    """Block values of captures made one after the other, and of captures whose buffers are moved; of both kinds."""
+    named: dict[str, Any] = {}
+    for kind in ("split", "fused"):
+        for k in range(PLACED if kind == "split" else CAPTURES):
+            named[f"{kind} plain {k}"] = bench.capture(kind)[0]
+            named[f"{kind} moved {k}"] = bench.capture(kind, "place", kind, k)[0]
+    return {"blocks": _timed({name: graph.replay for name, graph in named.items()}, PLACED_BLOCKS, bench.process)}
+
+
+def against_itself(bench: Bench, trial: int) -> dict[str, Any]:
+    """One program as base and as candidate, each captured several times."""
+    begin = time.monotonic()
+    arms = _arms(measure.BASE, measure.CANDIDATE)
+    named = {arm: bench.capture("split", "aa", trial, arm)[0] for arm in arms}
+    found = _timed({arm: graph.replay for arm, graph in named.items()}, BLOCKS, 1000 * bench.process + trial)
+    del named
+    bench.clear()
+    return {"blocks": found, "seconds": round(time.monotonic() - begin, 3)}
+
+
+def injected(bench: Bench, mde: float, trial: int) -> dict[str, Any]:
+    """A spinning kernel in the middle of the graph, longer by one and by two MDE in two candidates."""
+    begin, on = time.monotonic(), CudaGraphs()
+    cycle = on.ns_per_cycle()
+    short = round(SHORT_NS / cycle)
+    longer = {measure.BASE: 0, "once": round(mde / cycle), "twice": round(2 * mde / cycle)}
+    launches = {}
+    for arm in _arms(*longer):
+        graph = bench.capture("split", "power", trial, arm)[0]
+        launches[arm] = on.delayed(graph, [len(on.nodes(graph)) // 2], short + longer[arm.split()[0]])
+    found = _timed(launches, BLOCKS, 500_000 + 1000 * bench.process + trial)
+    on.close()
+    del launches, graph
+    bench.clear()
+    return {
+        "blocks": found,
+        "injected_ns": {kind: more * cycle for kind, more in longer.items()},
+        "seconds": round(time.monotonic() - begin, 3),
+    }
+
+
+def _arms(*kinds: str) -> list[str]:
+    """The captures of the arms, one of each in turn."""
+    names = [measure.names_of(kind, CAPTURES) for kind in kinds]
+    return [arm for of_each in zip(*names, strict=True) for arm in of_each]
+
+
+def _timed(launches: dict[str, Any], blocks: int, seed: int) -> dict[str, list[float]]:
+    """Block values of each arm, ns."""
+    on = CudaGraphs()
+    timers = {arm: (lambda launch=launch: on.timed(launch)) for arm, launch in launches.items()}
+    timings = measure.as_table(measure.in_blocks(timers, blocks, REPLAYS, seed=seed))
+    return {arm: ab.block_values(timings, arm).tolist() for arm in launches}
+
+
+def compared(rows: list[dict[str, Any]], base: str = measure.BASE, candidate: str = measure.CANDIDATE) -> ab.Comparison:
+    """The comparison that `ab` would make of these lines, each as a process of its own."""
+    taken = []
+    for process, row in enumerate(rows):
+        for arm, values in row["blocks"].items():
+            kind = arm.split()[0]
+            if kind in (base, candidate):
+                name = arm.replace(kind, measure.BASE if kind == base else measure.CANDIDATE, 1)
+                taken += [(process, block, name, round(value)) for block, value in enumerate(values)]
+    data = pd.DataFrame(taken, columns=["process", "block", "arm", "duration_ns"])
+    return ab.compare(table("timings", data.assign(rank=0, source="untraced")))
+
+
+def _mde(file: Path) -> float:
+    """What the errors of the comparisons with itself show with 80 % power at 5 %; the same for every process, ns."""
+    rows = lines(file)
+    told = [row["ns"] for row in rows if row["what"] == "mde"]
+    if told:
+        return float(told[0])
+    found = [compared([row]).saving for row in rows if row["what"] == "aa"]
+    error = float(np.sqrt(np.mean([one.error_ns**2 for one in found])))
+    freedom = float(np.median([one.freedom for one in found]))
+    mde = float((stats.t.ppf(0.975, freedom) + stats.t.ppf(0.8, freedom)) * error)
+    add(file, {"what": "mde", "ns": mde, "comparisons": len(found), "freedom": freedom})
+    return mde

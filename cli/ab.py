@@ -36,6 +36,9 @@ def ab(
     ] = 3,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="Blocks, in each process.")] = 12,
     replays: Annotated[int, typer.Option("--replays", min=1, help="Timed replays in each turn of a block.")] = 5,
+    captures: Annotated[
+        int, typer.Option("--captures", min=2, help="Captures of each arm in a process, since captures differ.")
+    ] = 4,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0, help="Start no block after so long in a process; 0: no limit.")
     ] = 0,
@@ -66,8 +69,9 @@ def ab(
         made = _commands(commands, blocks, unit, opened, name)
     else:
         made = _model(
-            model, tp, base, candidate, batch, context, layers, processes, blocks, replays, seconds, opened, name
-        )
+            model, tp, base, candidate, batch, context, layers, processes, blocks, replays, seconds, captures, opened,
+            name,
+        )  # fmt: skip
     kind = made.info.settings.get("ab", "")
     if not kind:
         raise FusionScopeError(f"{made.info.id} holds no two arms: `fusionscope ab` makes such a run.")
@@ -77,15 +81,16 @@ def ab(
 
 def _model(
     model: str, tp: int, base: str, candidate: str, batch: int, context: int | None, layers: int | None,
-    processes: int, blocks: int, replays: int, seconds: float, store: Store, name: str,
+    processes: int, blocks: int, replays: int, seconds: float, captures: int, store: Store, name: str,
 ) -> Run:  # fmt: skip
     from fusionscope.cli import output
     from fusionscope.profiler.capture.arms_plan import make_arms_plan
     from fusionscope.profiler.capture.arms_session import run_arms
 
     plan, notes = make_arms_plan(
-        model, tp, base, candidate, batch, context, layers, blocks=blocks, replays=replays, seconds=seconds
-    )
+        model, tp, base, candidate, batch, context, layers, blocks=blocks, replays=replays, seconds=seconds,
+        captures=captures,
+    )  # fmt: skip
     for line in notes:
         output.say(line)
     with output.progress("measuring") as progress:

@@ -2,7 +2,7 @@
 
     from fusionscope.profiler import measure
     times = measure.replays(graph)
-    table = measure.ab(split, fused, again=split_again, candidate_again=fused_again)
+    table = measure.ab([split, split_2, split_3], [fused, fused_2, fused_3])  # captures of each
     # fusionscope.analysis.ab.compare(table) judges it
     found = measure.knockout(graph, measure.named(graph, "all_reduce"))
 
@@ -149,6 +149,11 @@ def as_table(rows: list[tuple[int, str, int]], process: int = -1, rank: int = 0)
     return table("timings", data.assign(rank=rank, process=process, source="untraced"))
 
 
+def names_of(arm: str, count: int) -> list[str]:
+    """What the captures of an arm are called: `base`, `base again`, `base again 2`, …."""
+    return [arm, f"{arm} again", *(f"{arm} again {k}" for k in range(2, count))][:count]
+
+
 def ab(
     graph_a: Any,
     graph_b: Any,
@@ -164,12 +169,14 @@ def ab(
 ) -> pd.DataFrame:
     """Measure two graphs in turn -> the table TIMINGS with the arms `base`, `candidate`, and each captured again.
 
-    `again` is the base captured a second time, `candidate_again` the candidate: what two captures of one program differ
-    by is noise, and a verdict of faster or slower takes two of each.
+    Each is one graph, or a list of captures of one program. What they differ by is noise, and a verdict of faster or
+    slower takes two of each. `again` and `candidate_again` are one more capture of either.
     """
     on = graphs or CudaGraphs()
-    named = {BASE: graph_a, CANDIDATE: graph_b, AGAIN: again, CANDIDATE_AGAIN: candidate_again}
-    arms = {name: _timer(on, on.launch(graph)) for name, graph in named.items() if graph is not None}
+    arms: dict[str, Callable[[], int]] = {}
+    for arm, given, more in ((BASE, graph_a, again), (CANDIDATE, graph_b, candidate_again)):
+        graphs_of = [*(given if isinstance(given, (list, tuple)) else [given]), *([] if more is None else [more])]
+        arms |= {n: _timer(on, on.launch(g)) for n, g in zip(names_of(arm, len(graphs_of)), graphs_of, strict=True)}
     return as_table(in_blocks(arms, blocks, replays, seconds=seconds, seed=seed), process)
 
 
@@ -255,7 +262,7 @@ def delay(
 
 def disabled_node_ns(*, graphs: Graphs | None = None) -> float:
     """What a disabled node still costs in a chain of kernels, ns: the slope between a short and a long chain."""
-    arms = {}
+    arms: dict[str, Callable[[], int]] = {}
     with _machine(graphs) as on:
         for kernels in CHAINS:
             # The first and the last kernel stay, so that both chains begin and end alike.

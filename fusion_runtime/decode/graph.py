@@ -6,6 +6,7 @@ of the node ids that CUPTI and Nsight report.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,8 +47,11 @@ class CapturedForward:
         self.graph.replay()
 
 
-def capture(model: DecodeModel) -> CapturedForward:
+def capture(model: DecodeModel, padding: Sequence[int] = ()) -> CapturedForward:
     """Runs `model.step()` until nothing is compiled or allocated any more, then captures it.
+
+    `padding`: bytes of buffers that the graph's memory pool gives away first, so that the step's own buffers lie
+    elsewhere than in another capture: on where they lie it depends how long a replay takes.
 
     Raises RuntimeContractError if the model is not on CUDA or the CUDA bindings refuse.
     """
@@ -62,12 +66,13 @@ def capture(model: DecodeModel) -> CapturedForward:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
+        first = [torch.empty(size, dtype=torch.uint8, device=model.device) for size in padding]
         tokens = model.step()
     rows = [replace(row) for row in model.ctx.recorder.rows]
     nodes, kernels, edges, known = _hip(graph) if torch.version.hip else _cuda(graph)
     graph.instantiate()
     exec_id = None if torch.version.hip else _exec_id(graph)
-    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model])
+    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model, *first])
 
 
 def _cuda(graph: Any) -> tuple[int, list[int], list[Edge], bool]:

@@ -39,6 +39,8 @@ class ArmsPlan(msgspec.Struct, kw_only=True, frozen=True):
     knockouts: list[str] = []
     blocks: int = 12
     replays: int = 5
+    #: Captures of each arm in a process, each with its buffers elsewhere.
+    captures: int = 4
     #: Stop starting blocks after so long in a process; 0 for no limit.
     seconds: float = 0.0
 

@@ -24,6 +24,7 @@ def make_arms_plan(
     blocks: int = 12,
     replays: int = 5,
     seconds: float = 0.0,
+    captures: int = 4,
 ) -> tuple[ArmsPlan, list[str]]:
     """The plan, and sentences for the user about what was chosen.
 
@@ -39,7 +40,7 @@ def make_arms_plan(
     chosen = dict(PathChoice.parse(candidate).chosen)
     if chosen == plan.paths:
         raise CaptureError("--base and --candidate name the same paths: give the candidate a path of its own.")
-    made = ArmsPlan(base=plan, candidate=chosen, blocks=blocks, replays=replays, seconds=seconds)
+    made = ArmsPlan(base=plan, candidate=chosen, blocks=blocks, replays=replays, seconds=seconds, captures=captures)
     return made, [note for note in notes if not note.startswith("profiler")]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fusionscope.profiler import measure
-from fusionscope.profiler.capture import arms, machine, messages
+from fusionscope.profiler.capture import arms, machine, messages, placement
 from fusionscope.profiler.capture.arms import ArmsPlan, Block, Head
 from fusionscope.profiler.capture.clocks import Clocks, Reading
 from fusionscope.profiler.capture.launch import end_with_parent
@@ -51,7 +51,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
     told = messages.say if rank == 0 else _nothing
     told(0, 0, f"process {process + 1}: building {plan.base.model}")
     with forward.group_of(plan.base) as group:
-        first = forward.build(first_plan(plan, process), group)
+        first = forward.build(first_plan(plan, process), group, placement.padding(plan.base.seed, process, 0))
         assert isinstance(first, forward.CudaForward), "arms are measured on a GPU"
         head = Head(
             process=os.getpid(),
@@ -66,7 +66,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
             head.nodes[measure.BASE] = first.nodes()
             timers: dict[str, Callable[[], int]] = {measure.BASE: first.timed, **knocked_out(plan, first, head)}
         else:
-            named = two_arms(plan, first, head, turned=turned(process))
+            named = two_arms(plan, first, head, process)
             captured = list(named.values())
             timers = {name: arm.timed for name, arm in named.items()}
         arms.append(path, head)
@@ -77,11 +77,14 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
             arm.close()
 
 
+#: Arms whose nodes a run tells: the base's second capture shows that they are the same each time.
+_COUNTED = (measure.BASE, measure.CANDIDATE, measure.AGAIN)
+
+
 def turned(process: int) -> bool:
     """Whether a process captures the candidate before the base: every second one does.
 
-    What a capture takes depends on where its buffers lie, and that is much the same in every process that captures in
-    the same order. Turned, it counts once for the one arm and once for the other.
+    What the order still does to a capture counts once for the one arm and once for the other.
     """
     return process % 2 == 1
 
@@ -93,20 +96,22 @@ def first_plan(plan: ArmsPlan, process: int) -> CapturePlan:
     return msgspec.structs.replace(plan.base, paths=dict(plan.candidate))
 
 
-def two_arms(plan: ArmsPlan, first: Any, head: Head, turned: bool = False) -> dict[str, Any]:
-    """Base and candidate, both captured twice, by arm; `first` is the one that is captured already.
+def two_arms(plan: ArmsPlan, first: Any, head: Head, process: int = 0) -> dict[str, Any]:
+    """Base and candidate in turn, each captured `plan.captures` times, by arm; `first` is captured already.
 
     The head learns of nodes, and of sites that stepped back. Two captures of one program can differ by more than a
     fusion saves, and one alone would not show that.
     """
-    order = [(measure.BASE, plan.base.paths), (measure.CANDIDATE, plan.candidate)]
-    order += [(measure.AGAIN, plan.base.paths), (measure.CANDIDATE_AGAIN, plan.candidate)]
-    if turned:
-        order = [order[1], order[0], order[3], order[2]]
-    made = {order[0][0]: first} | {arm: first.again(dict(paths)) for arm, paths in order[1:]}
+    names = [measure.names_of(arm, plan.captures) for arm in (measure.BASE, measure.CANDIDATE)]
+    pairs = zip(*names, strict=True)
+    order = [arm for pair in pairs for arm in (reversed(pair) if turned(process) else pair)]
+    made = {order[0]: first}
+    for place, arm in enumerate(order[1:], 1):
+        paths = plan.base.paths if arm.startswith(measure.BASE) else plan.candidate
+        made[arm] = first.again(dict(paths), placement.padding(plan.base.seed, process, place))
     base, candidate = made[measure.BASE], made[measure.CANDIDATE]
-    head.nodes |= {arm: made[arm].nodes() for arm in (measure.BASE, measure.CANDIDATE, measure.AGAIN)}
-    if made[measure.CANDIDATE_AGAIN].nodes() != candidate.nodes():
+    head.nodes |= {arm: one.nodes() for arm, one in made.items() if arm in _COUNTED}
+    if any(one.nodes() != candidate.nodes() for arm, one in made.items() if arm.startswith(measure.CANDIDATE)):
         raise FusionScopeError("Two captures of the candidate differ in size: close what else uses this GPU.")
     names = [measure.names(arm.captured.graph) for arm in (base, candidate)]
     head.facts[arms.SAME_KERNELS] = float(names[0] == names[1])

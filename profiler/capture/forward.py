@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,24 +77,27 @@ class CpuForward(Replayed):
 class CudaForward(Replayed):
     """Each replay is one launch of the captured graph; its time lies between two CUDA events."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, padding: Sequence[int] = ()) -> None:
         import torch
 
         from fusionscope.fusion_runtime.decode import graph
 
         super().__init__(model)
-        self.captured = graph.capture(model)
+        self.captured = graph.capture(model, padding)
         self.device_index = torch.cuda.current_device()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         torch.cuda.synchronize()
 
-    def again(self, paths: dict[str, str]) -> CudaForward:
-        """The same model, weights and buffers captured once more, with these paths; this one stays as it is."""
+    def again(self, paths: dict[str, str], padding: Sequence[int] = ()) -> CudaForward:
+        """The same model, weights and buffers captured once more, with these paths; this one stays as it is.
+
+        `padding` as of `fusion_runtime.decode.graph.capture`.
+        """
         from fusionscope.fusion_runtime.context import PathChoice
         from fusionscope.fusion_runtime.decode.model import make_context
 
         self.model.ctx = make_context(self.model.group, self.model.device, PathChoice(paths))
-        return CudaForward(self.model)
+        return CudaForward(self.model, padding)
 
     def timed(self, aligned: bool = True) -> int:
         begin, end = self._events
@@ -222,12 +225,12 @@ def spec_of(model: str, device: str, layers: int) -> Any:
     return spec.truncated(layers) if layers else spec
 
 
-def build(plan: CapturePlan, group: Any) -> Replayed:
-    """The forward of this rank, warmed up (on CUDA: captured)."""
+def build(plan: CapturePlan, group: Any, padding: Sequence[int] = ()) -> Replayed:
+    """The forward of this rank, warmed up (on CUDA: captured, its buffers behind `padding`)."""
     from fusionscope.fusion_runtime.context import PathChoice
     from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
 
     spec = spec_of(plan.model, plan.device, plan.layers)
     ctx = make_context(group, plan.device, PathChoice(plan.paths))
     model = DecodeModel(spec, group, plan.batch, plan.context, plan.device, ctx, plan.seed)
-    return CpuForward(model) if plan.device == "cpu" else CudaForward(model)
+    return CpuForward(model) if plan.device == "cpu" else CudaForward(model, padding)

@@ -19,7 +19,9 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.store import Store
 
 BASE = CapturePlan(model="tiny", tp=4, batch=4, context=64, device="cuda", profiler="torch", emulated=True)
-PLAN = ArmsPlan(base=BASE, candidate={"mhc_post": "triton"}, blocks=6, replays=2)
+PLAN = ArmsPlan(base=BASE, candidate={"mhc_post": "triton"}, blocks=6, replays=2, captures=2)
+#: Paddings that arms were captured with.
+PADDED: list[tuple[int, ...]] = []
 NODES = {"base": 20, "candidate": 15, "base again": 20}
 
 
@@ -128,7 +130,8 @@ class FakeArm:
     def sites(self) -> list[SiteNote]:
         return [SiteNote(boundary="mhc_post", subtype="ffn_exit", layer=3, path="split", declined=self.declined)]
 
-    def again(self, paths: dict[str, str]) -> FakeArm:
+    def again(self, paths: dict[str, str], padding: Sequence[int]) -> FakeArm:
+        PADDED.append(tuple(padding))
         if not paths:
             return self
         return FakeArm(["gemm", "fused"], "") if paths["mhc_post"] == "triton" else FakeArm(self.kernels, "x: no")
@@ -140,9 +143,11 @@ def test_the_head_says_what_the_candidate_launches(
 ) -> None:
     monkeypatch.setattr(arms_worker.measure, "names", lambda graph: graph)
     base, head = FakeArm(["gemm", "ar", "post"]), Head(process=1, nodes={"base": 3})
-    made = arms_worker.two_arms(ArmsPlan(base=BASE, candidate={"mhc_post": path}), base, head)
+    PADDED.clear()
+    made = arms_worker.two_arms(ArmsPlan(base=BASE, candidate={"mhc_post": path}, captures=3), base, head)
     assert (
-        list(made) == ["base", "candidate", "base again", "candidate again"]
+        list(made) == ["base", "candidate", "base again", "candidate again", "base again 2", "candidate again 2"]
+        and len(set(PADDED)) == 5
         and head.facts[arms.SAME_KERNELS] == same
         and len(head.declines) == declines
     )
@@ -156,11 +161,11 @@ def test_every_second_process_captures_the_candidate_first(monkeypatch: pytest.M
     assert arms_worker.first_plan(plan, 1) == plan.base
 
     class Turned(FakeArm):
-        def again(self, paths: dict[str, str]) -> FakeArm:
+        def again(self, paths: dict[str, str], padding: Sequence[int]) -> FakeArm:
             return FakeArm(["gemm", "fused"] if paths else ["gemm", "ar", "post"])
 
     head = Head(process=1, nodes={})
-    made = arms_worker.two_arms(PLAN, Turned(["gemm", "fused"]), head, turned=True)
+    made = arms_worker.two_arms(PLAN, Turned(["gemm", "fused"]), head, process=1)
     assert list(made) == ["candidate", "base", "candidate again", "base again"]
     assert {arm: len(one.kernels) for arm, one in made.items()} == {
         "base": 3, "base again": 3, "candidate": 2, "candidate again": 2,
