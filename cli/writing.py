@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,18 +11,10 @@ if TYPE_CHECKING:
 
 def write(file: Path, data: bytes) -> Path:
     """Write a file whole or not at all. Raises FusionScopeError where that fails."""
-    from fusionscope.profiler.errors import FusionScopeError
+    from fusionscope.profiler.whole_file import whole_file
 
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as partial:
         partial.write_bytes(data)
-        partial.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        why = error.strerror or error
-        raise FusionScopeError(f"{file} cannot be written ({why}); choose another place.") from error
     return file
 
 

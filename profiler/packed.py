@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from fusionscope.profiler import parquet_file
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.remote import is_url, local_copy
 from fusionscope.profiler.trace import TABLES
+from fusionscope.profiler.whole_file import whole_file
 
 ENDINGS = (".tar", ".zip")
 FILES = (*(f"{name}.parquet" for name in TABLES), "trace.json", "run.json")
@@ -51,17 +52,8 @@ def pack(folder: Path, file: Path) -> None:
     """
     if file.suffix.lower() not in ENDINGS:
         raise FusionScopeError(f"--pack {file} must end in {' or '.join(ENDINGS)}, which says how it is packed.")
-    partial = file.with_name(f".{file.name}.partial")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            stack.callback(partial.unlink, missing_ok=True)
-            (_pack_tar if file.suffix.lower() == ".tar" else _pack_zip)(folder, partial)
-            partial.replace(file)
-    except OSError as error:
-        raise FusionScopeError(
-            f"{file} cannot be written ({error.strerror or error}); choose another place."
-        ) from error
+    with whole_file(file) as partial:
+        (_pack_tar if file.suffix.lower() == ".tar" else _pack_zip)(folder, partial)
 
 
 def _pack_tar(folder: Path, file: Path) -> None:
@@ -150,12 +142,10 @@ def _check_tables(folder: Path, ref: str) -> None:
     rows = size = 0
     for path in folder.glob("*.parquet"):
         try:
-            with pq.ParquetFile(path) as file:
-                told = file.metadata
-                rows += told.num_rows
-                size += sum(told.row_group(k).total_byte_size for k in range(told.num_row_groups))
+            told = parquet_file.told(path)
         except (OSError, pa.ArrowException, UnicodeDecodeError):
             continue  # a damaged table is named where the run is read
+        rows, size = rows + told.rows, size + told.bytes
     if rows > MOST_ROWS or size > LARGEST:
         raise BadPack(f"{ref} is larger than a run may be; import the trace on this machine instead.")
 

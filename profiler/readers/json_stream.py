@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, BinaryIO, TypeVar
 
+import msgspec
+
 from fusionscope.profiler.errors import UnreadableTrace
 
 _T = TypeVar("_T")
@@ -168,6 +170,14 @@ class JsonStream:
         """Nothing may follow: two processes that write one path leave two documents, spliced."""
         if self.peek():
             raise self.broken("goes on after the end of its JSON document, as when two processes wrote one path")
+
+
+def decoded(decoder: msgspec.json.Decoder[list[_T]], block: bytes) -> list[_T] | None:
+    """A run of values for `JsonStream.batches`; None where the decoder does not take them."""
+    try:
+        return decoder.decode(b"[" + block + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 _TOKEN = re.compile(rf"({_STRING.decode()})|([-+]?\b(?:inf(?:inity)?|nan)\b)", re.DOTALL | re.IGNORECASE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble
-from fusionscope.profiler.readers.json_stream import JsonStream, lenient, nanoseconds
+from fusionscope.profiler.readers.json_stream import JsonStream, decoded, lenient, nanoseconds
 from fusionscope.profiler.readers.rocprof_csv import ADVICE
 from fusionscope.profiler.readers.rows import Numbers, Texts
 from fusionscope.profiler.trace import Trace
@@ -20,6 +21,7 @@ from fusionscope.profiler.trace import Trace
 _HEAD = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"traceEvents"\s*:\s*\[\s*\{\s*\}')
 _TIMES = ("start_ns", "end_ns")
 _Plain = int | str | bool | None
+#: Takes no decimal, which a float would round.
 _DECODER = msgspec.json.Decoder(list[dict[str, _Plain | dict[str, _Plain]]])
 
 
@@ -37,7 +39,7 @@ def read(path: str | Path) -> Trace:
             stream = JsonStream(file, str(path))
             for key in stream.fields():
                 if key == "traceEvents" and stream.peek() == b"[":
-                    for events in stream.batches(_decoded, lenient):
+                    for events in stream.batches(partial(decoded, _DECODER), lenient):
                         for event in events:
                             reading.add(event)
                 else:
@@ -46,14 +48,6 @@ def read(path: str | Path) -> Trace:
     except packed.DAMAGE as error:
         raise packed.damaged(path, packed.head(path)[0], error) from error
     return assemble(reading.found(path))
-
-
-def _decoded(block: bytes) -> list[Any] | None:
-    """The events of a block; None where it is no strict JSON, or holds a decimal, which a float would round."""
-    try:
-        return _DECODER.decode(b"[" + block + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
 
 
 class _Reading:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
-from fusionscope.profiler.readers.json_stream import JsonStream, lenient
+from fusionscope.profiler.readers.json_stream import JsonStream, decoded, lenient
 from fusionscope.profiler.readers.rows import Numbers
 from fusionscope.profiler.trace import Trace
 
@@ -59,6 +60,7 @@ class _Record(msgspec.Struct, gc=False):
 _NO_HANDLE, _NO_DISPATCH = _Handle(), _Dispatch()
 _decoder = msgspec.json.Decoder(_Record)
 _list_decoder = msgspec.json.Decoder(list[_Record])
+_any_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _READ = ("kernel_dispatch", "memory_copy", "hip_api", "rccl_api", "marker_api")
 
 
@@ -172,7 +174,9 @@ class _Process:
             for _ in stream.batches(_skip, lambda raw, _: raw):
                 pass
             return
-        for records in stream.batches(_decode_many, lambda raw, stream: _decode_one(raw, stream, kind)):
+        for records in stream.batches(
+            partial(decoded, _list_decoder), lambda raw, stream: _decode_one(raw, stream, kind)
+        ):
             times = ([r.start_timestamp for r in records], [r.end_timestamp for r in records])
             if records and not all(min(column) > -_TOO_LONG and max(column) < _TOO_LONG for column in times):
                 raise stream.broken(f"has a time that is none in {kind}")
@@ -243,18 +247,7 @@ def _values(stream: JsonStream) -> Iterator[Any]:
 
 def _skip(block: bytes) -> list[bytes] | None:
     """Other lists have other fields, and may be long: they need only be lists of objects."""
-    try:
-        msgspec.json.decode(b"[" + block + b"]", type=list[msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return []
-
-
-def _decode_many(block: bytes) -> list[_Record] | None:
-    try:
-        return _list_decoder.decode(b"[" + block + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    return None if decoded(_any_decoder, block) is None else []
 
 
 def _decode_one(raw: bytes, stream: JsonStream, kind: str) -> _Record:

@@ -13,6 +13,7 @@ import fused_mhc_post
 import pandas as pd
 import pytest
 from literal_traces import AR, FUSED, FUSED_RUN, GEMM, SPLIT, kernels, timings
+from summary_store import noisy
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import Comparison, compare
@@ -23,11 +24,6 @@ from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace, table
 
 Made = Callable[..., Analysed]
-
-
-def noisy(step: int) -> list[list[int]]:
-    """Blocks of untraced times, a few ns apart in and between blocks."""
-    return [[step + (37 * block + 11 * k) % 13 - 6 for k in range(8)] for block in range(8)]
 
 
 SLOW = noisy(30_000)

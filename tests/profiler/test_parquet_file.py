@@ -11,7 +11,7 @@ from nsys_files import parquet_folder
 from pyarrow import parquet
 
 from fusionscope.profiler.errors import UnreadableTrace
-from fusionscope.profiler.parquet_file import read_table
+from fusionscope.profiler.parquet_file import read_table, told
 from fusionscope.profiler.readers import read_trace
 from fusionscope.profiler.runinfo import BrokenRun, RunInfo
 from fusionscope.profiler.store import Store
@@ -38,6 +38,11 @@ def test_equal_rows_without_end_are_refused_wherever_tables_are_read(tmp_path: P
     (folder / "StringIds.parquet").write_bytes(bomb.read_bytes())
     with pytest.raises(UnreadableTrace, match=r"damaged Parquet file \(it tells of 3000000 rows"):
         read_trace(folder)
+
+
+def test_what_a_file_tells_is_not_read(bomb: Path) -> None:
+    found = told(bomb)
+    assert found.rows == 3_000_000 and 0 < found.bytes < 3_000_000 * 8
 
 
 def test_rows_that_differ_are_read_however_many(tmp_path: Path) -> None:

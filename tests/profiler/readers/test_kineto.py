@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from oracle import SAMPLES, needs_samples, oracle
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.kineto import read
 from fusionscope.profiler.trace import KERNELS, Trace
 
-SAMPLES = Path(__file__).parents[3] / "../shared/samples"
-needs_samples = pytest.mark.skipif(not SAMPLES.exists(), reason="../shared/samples is not here")
 WHOLE = [
     "kineto_b200_eager_tp8.json.gz",
     "kineto_mi300x_sglang_decode.json.gz",
@@ -25,10 +24,6 @@ WHOLE = [
 ]
 # The oracle's starts leave this out.
 BASES = dict(zip(WHOLE, [1767189312, 1775078550, 1767189312, 1767189312, 0, 0], strict=True))
-
-
-def oracle(name: str) -> dict[str, Any]:
-    return dict(json.loads((SAMPLES / "oracle.json").read_text())[name]["oracle"])
 
 
 def per_replay(trace: Trace) -> dict[str, int]:

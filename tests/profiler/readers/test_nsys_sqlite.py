@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
+from oracle import SAMPLES, needs_samples, oracle
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers.nsys_sqlite import read
 from fusionscope.profiler.trace import KERNELS, Trace
 
-SAMPLES = Path(__file__).parents[3] / "../shared/samples"
-needs_samples = pytest.mark.skipif(not SAMPLES.exists(), reason="../shared/samples is not here")
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-
-
-def oracle(name: str) -> dict[str, Any]:
-    return dict(json.loads((SAMPLES / "oracle.json").read_text())[name]["oracle"])
 
 
 def union_ns(trace: Trace) -> dict[str, int]:
