@@ -36,6 +36,14 @@ def import_(
         str | None,
         typer.Option("--timings", metavar="FILE[:ARM]", help="Replay times without a profiler, of one arm."),
     ] = None,
+    profiler: Annotated[
+        str,
+        typer.Option(
+            "--profiler",
+            metavar="nsys|torch|rocprofv3|…",
+            help="Of traces that several profilers recorded, take those of this one.",
+        ),
+    ] = "",
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="The model that was traced.")] = "",
     tp: Annotated[int | None, typer.Option("--tp", min=1, metavar="N", help="Its tensor-parallel ranks.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, metavar="B", help="Its batch size.")] = None,
@@ -65,25 +73,28 @@ def import_(
     from fusionscope.cli import output
     from fusionscope.profiler.errors import FusionScopeError
     from fusionscope.profiler.imported import packed_run, run_info
-    from fusionscope.profiler.importing import joined, read_files
+    from fusionscope.profiler.importing import joined, read_files, recorded_by
     from fusionscope.profiler.inputs import gathered
     from fusionscope.profiler.packed import is_packed
     from fusionscope.profiler.readers.timings import timings_file
+    from fusionscope.profiler.recorders import check_recorder
     from fusionscope.profiler.store import check_name
 
     check_name(name)
+    check_recorder(profiler)
     values = settings(setting)
     opened = open_store(store)
     if len(files) == 1 and is_packed(files[0]):
-        if provenance or timings or values or model or tp or batch or context:
+        if provenance or timings or values or profiler or model or tp or batch or context:
             raise FusionScopeError(f"{files[0]} is a packed run, which brings what is known of it: give --name alone.")
         run = packed_run(opened, files[0], name)
         emit(json, payload(run), lambda: render(run))
         return
     with output.progress("reading") as progress, gathered(files) as inputs:
         parts = read_files(inputs.paths, workers=workers, scheduler=scheduler, progress=progress)
+        parts, left_out = recorded_by(parts, profiler)
         trace = joined(parts, provenance, timings)
-        trace = replace(trace, warnings=(*trace.warnings, *inputs.notes))
+        trace = replace(trace, warnings=(*trace.warnings, *inputs.notes, *left_out))
         beside = [*([provenance] if provenance else []), *([timings_file(timings)] if timings else [])]
         info = run_info(
             [part.file for part in parts],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.readers.names import named_rank
+from fusionscope.profiler.recorders import recorder_of
 from fusionscope.profiler.trace import Trace
 
 #: A sentence that names more gaps than this helps nobody.
@@ -35,15 +36,12 @@ def numbered(paths: Sequence[Path], traces: Sequence[Trace]) -> list[Trace]:
         note = f"The files do not tell their ranks and were numbered by device: {said}."
         for rank, i in enumerate(order):
             found[i] = _noted(traces[i].with_rank(rank), note)
-    owner: dict[int, Path] = {}
-    for path, trace in zip(paths, found, strict=True):
+    owner: dict[int, int] = {}
+    for place, trace in enumerate(found):
         for rank in ranks_of(trace):
             if rank in owner:
-                raise FusionScopeError(
-                    f"{owner[rank]} and {path} both claim rank {rank}: import one file per rank of one run (the same "
-                    "run recorded by two profilers is two), or put the rank into the names (…rank0…, …rank1…)."
-                )
-            owner[rank] = path
+                raise _both_claim(rank, [(paths[i], found[i]) for i in (owner[rank], place)])
+            owner[rank] = place
     return found
 
 
@@ -65,6 +63,20 @@ def missing(ranks: Sequence[int], world_size: int) -> list[str]:
         f"{noun} {_spans(lacking)} of {known}{size} {verb} missing: numbers of one rank hold, an all-reduce includes "
         "an unknown wait, and numbers across ranks are refused; import the files of all ranks together."
     ]
+
+
+def _both_claim(rank: int, both: Sequence[tuple[Path, Trace]]) -> FusionScopeError:
+    (first, _), (second, _) = both
+    by = [recorder_of(trace) for _, trace in both]
+    if all(by) and by[0] != by[1]:
+        return FusionScopeError(
+            f"{first} and {second} both claim rank {rank}: {by[0]} recorded the first, {by[1]} the second, and a run is "
+            f"one recording. Choose it with --profiler {by[0]} or --profiler {by[1]}; the other can be a run of its own."
+        )
+    return FusionScopeError(
+        f"{first} and {second} both claim rank {rank}: import one file per rank of one run, or put the rank into the "
+        "names (…rank0…, …rank1…)."
+    )
 
 
 def _tells(path: Path, trace: Trace) -> bool:

@@ -16,11 +16,12 @@ from fusionscope.profiler.file_ranks import ranks_of
 from fusionscope.profiler.mapping import map_files
 from fusionscope.profiler.progress import Progress
 from fusionscope.profiler.readers import read_provenance, read_timings, read_trace, rocprofv3_csv
+from fusionscope.profiler.recorders import places_of
 from fusionscope.profiler.remote import local_copy
 from fusionscope.profiler.runinfo import InputFile
 from fusionscope.profiler.trace import Trace, merge, table
 
-__all__ = ["Part", "file_digest", "import_files", "input_file", "joined", "ranks_of", "read_files"]
+__all__ = ["Part", "file_digest", "import_files", "input_file", "joined", "ranks_of", "read_files", "recorded_by"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,19 @@ def read_part(path: str) -> Part:
     """One file or URL read: a pure function that any process of any machine can run."""
     with local_copy(path, rocprofv3_csv.names_beside) as here:
         return Part(path, read_trace(here), input_file(here))
+
+
+def recorded_by(parts: Sequence[Part], recorder: str) -> tuple[list[Part], list[str]]:
+    """The parts that a profiler recorded (a name of RECORDERS, "" for all), and a sentence on those left out.
+
+    Raises FusionScopeError where it recorded none.
+    """
+    if not recorder:
+        return list(parts), []
+    kept = places_of(recorder, [part.file.path for part in parts], [part.trace for part in parts])
+    others = [part for place, part in enumerate(parts) if place not in kept]
+    notes = [f"{part.file.path} was left out: another profiler than {recorder} recorded it." for part in others]
+    return [parts[place] for place in kept], notes
 
 
 def joined(parts: Sequence[Part], provenance: str | Path | None = None, timings: str | None = None) -> Trace:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fake_traces
 import pytest
 
 
@@ -70,6 +71,33 @@ def test_two_files_of_one_rank_are_refused(fusionscope: Any, samples: Path, tmp_
     assert (answer.code, answer.out) == (2, "")
     assert answer.err.count(file.name) == 2
     assert not (tmp_path / "store").exists()
+
+
+def test_one_run_that_two_profilers_recorded(fusionscope: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    fake_traces.nsys(folder / "both.sqlite", [55, 56])
+    for rank in (0, 1):
+        fake_traces.kineto(folder / f"rank{rank}.json", 55 + rank, rank)
+    refused = fusionscope("import", folder, "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--profiler nsys or --profiler torch" in refused.err and not (tmp_path / "store").exists()
+    for profiler, inputs in (("nsys", ["both.sqlite"]), ("torch", ["rank0.json", "rank1.json"])):
+        answer = fusionscope("import", folder, "--profiler", profiler, "--name", profiler, "--json")
+        assert answer.code == 0
+        info = fusionscope("show", profiler, "--json").json["info"]
+        assert [file["path"] for file in info["inputs"]] == inputs
+        left = {"both.sqlite", "rank0.json", "rank1.json"} - set(inputs)
+        assert all(f"{name} was left out" in answer.err for name in left)
+        assert fusionscope("ranks", profiler, "--json").json["world_size"] == 2
+
+
+def test_a_profiler_that_recorded_none_of_the_traces(fusionscope: Any, tmp_path: Path) -> None:
+    fake_traces.nsys(tmp_path / "x.sqlite", [55])
+    answer = fusionscope("import", tmp_path / "x.sqlite", "--profiler", "rpd")
+    assert answer.code == 2 and "No trace was recorded by --profiler rpd (x.sqlite by nsys)" in answer.err
+    answer = fusionscope("import", tmp_path / "absent.sqlite", "--profiler", "perf")
+    assert answer.code == 2 and "take nsys, torch, rocprofv3" in answer.err
 
 
 @pytest.mark.parametrize("pair", ["novalue", "=x"])
