@@ -70,8 +70,9 @@ def _both_claim(rank: int, both: Sequence[tuple[Path, Trace]]) -> FusionScopeErr
     by = [recorder_of(trace) for _, trace in both]
     if all(by) and by[0] != by[1]:
         return FusionScopeError(
-            f"{first} and {second} both claim rank {rank}: {by[0]} recorded the first, {by[1]} the second, and a run is "
-            f"one recording. Choose it with --profiler {by[0]} or --profiler {by[1]}; the other can be a run of its own."
+            f"{first} and {second} both claim rank {rank}: {by[0]} recorded the first, {by[1]} the second, and a run "
+            f"is one recording. Choose it with --profiler {by[0]} or --profiler {by[1]}; the other "
+            "can be a run of its own."
         )
     return FusionScopeError(
         f"{first} and {second} both claim rank {rank}: import one file per rank of one run, or put the rank into the "
