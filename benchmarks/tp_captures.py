@@ -3,32 +3,198 @@
     python benchmarks/tp_captures.py --tp 2 --store STORE --out benchmarks/results/h200_tp2_captures.json
     python benchmarks/tp_captures.py --tp 2 --device cpu --models tiny --arms inductor --profilers torch --store … …
 
-For every model and profiler one split run and one for each fused arm, of the first --layers layers. For each run, rank
-by rank: launches, kernel time, span, all-reduces as transfer and wait, and whether the ranks' launches are equal. For
-each fused arm: the saving that the split run and the fused site's time predict, and the difference of the untraced
-medians, in percentage points of the step. A capture that fails is named and the others go on; exit code 1 if any did.
+Of the first --layers layers. For every model and arm the boundary's split run and its fused one; then, with `finalize`
+among the --parts, the whole MoE finalize fused on top of that. For each run, rank by rank: launches, kernel time, span,
+all-reduces as transfer and wait, and whether the ranks' launches are equal. For each pair: the saving that the first
+run and the fused site's time in the second predict, and the difference of the untraced medians, in percentage points of
+the step, means of the ranks. A capture that fails, or takes longer than --limit, is named and the others go on; none is
+started after --seconds. Captures that the store has already are not made again. Exit code 1 if any failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
+import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from batches import row
 from ranks import described
 
+from fusionscope.analysis.analysed import analyse
+from fusionscope.analysis.candidate import fused_in
+from fusionscope.analysis.compare import compare
+from fusionscope.analysis.estimate import estimate
 from fusionscope.profiler.store import Run, Store
 
 COMMAND = [sys.executable, "-c", "from fusionscope.cli.main import run; run()"]
 #: The boundary whose fusion is looked at, by how the model carries its residual.
 BOUNDARY = {"glm-5.3-flash": "mhc_post", "tiny": "mhc_post"}
-#: Paths of a boundary that are one arm, where it is not one path for one boundary.
-ARMS = {("ar_norm", "flashinfer"): "ar_norm=flashinfer,moe_finalize=flashinfer"}
 MACHINE = ("gpu", "gpus", "driver", "cuda", "torch", "triton")
+PARTS = ("boundary", "finalize")
+#: Seconds that a capture which is told to end gets for that.
+GRACE = 15
+
+
+class Pair(NamedTuple):
+    """Two choices of paths that differ in one boundary."""
+
+    profiler: str
+    model: str
+    boundary: str
+    arm: str
+    base: str
+    fused: str
+
+
+def pairs(models: list[str], arms: list[str], profilers: list[str], parts: list[str]) -> Iterator[Pair]:
+    """What is captured, the boundaries themselves first."""
+    for part in parts:
+        for profiler in profilers:
+            for model in models:
+                kind = BOUNDARY.get(model, "ar_norm")
+                for arm in arms:
+                    if kind == "mhc_post" and arm == "flashinfer":
+                        continue  # no fused operation below compute capability 10
+                    fused = f"{kind}={arm}"
+                    if part == "boundary":
+                        yield Pair(profiler, model, kind, arm, f"{kind}=split", fused)
+                    else:
+                        yield Pair(profiler, model, "moe_finalize", arm, fused, f"{fused},moe_finalize={arm}")
+
+
+class Captures:
+    """Makes captures, each once, and keeps what is told of them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.until = options, time.monotonic() + options.seconds
+        self.told: dict[str, Any] = {"what": "real ranks, times in ns", "runs": [], "predicted": [], "failed": []}
+        self._made: dict[tuple[str, str, str], Run | None] = {}
+
+    def of(self, model: str, profiler: str, paths: str) -> Run | None:
+        """The run of these paths; None where it failed."""
+        key = (model, profiler, paths)
+        if key not in self._made:
+            run = self._stored(*key) or self._captured(*key)
+            self._made[key] = run
+            if run is not None:
+                self.told.setdefault("machine", {k: v for k, v in run.info.machine.items() if k in MACHINE})
+                one = described(run)
+                one["launches_equal"] = len({rank["launches"] for rank in one["ranks"]}) == 1
+                one["declines"] = sorted({f"{d.boundary}: {d.path}: {d.declined}" for d in run.info.declines})
+                self.told["runs"].append(one)
+        return self._made[key]
+
+    def write(self) -> None:
+        """The document as it stands."""
+        errors = [abs(line["error_points"]) for line in self.told["predicted"]]
+        if errors:
+            self.told["mean_absolute_error_points"] = statistics.fmean(errors)
+        self.options.out.write_text(json.dumps(self.told, indent=1) + "\n")
+
+    def failed(self, what: str, why: str) -> None:
+        """Name what is missing, and go on."""
+        self.told["failed"].append(f"{what}: {why}")
+        print(f"FAILED {what}: {why}", flush=True)
+
+    def _stored(self, model: str, profiler: str, paths: str) -> Run | None:
+        options = self.options
+        wanted = (model, profiler, options.tp, options.batch, dict(part.split("=") for part in paths.split(",")))
+        for listed in Store(options.store).list() if options.store.is_dir() else []:
+            info = listed.info
+            # The store lists the examples of the package as well.
+            if info is None or listed.path.parent != options.store or info.emulated_ranks:
+                continue
+            if (info.model, info.profiler, info.tp, info.batch, info.paths) == wanted and info.layers == options.layers:
+                return Store(options.store).load(info.id)
+        return None
+
+    def _captured(self, model: str, profiler: str, paths: str) -> Run | None:
+        options, what = self.options, f"{model} under {profiler} with {paths}"
+        limit = min(options.limit, self.until - time.monotonic())
+        if limit < GRACE:
+            self.failed(what, "not started, the time was over")
+            return None
+        chosen = {
+            "--model": model,
+            "--tp": options.tp,
+            "--batch": options.batch,
+            "--layers": options.layers,
+            "--profiler": profiler,
+            "--device": options.device,
+            "--paths": paths,
+            "--store": options.store,
+        }
+        line = [*COMMAND, "capture", "--json", *(str(part) for pair in chosen.items() for part in pair)]
+        begin = time.monotonic()
+        code, out, said = bounded(line, limit)
+        taken = time.monotonic() - begin
+        if code:
+            last = said.strip().splitlines()[-1:] or ["no message"]
+            self.failed(what, f"code {code} after {taken:.0f} s: {last[0]}")
+            return None
+        print(f"captured {what} in {taken:.0f} s", flush=True)
+        return Store(options.store).load(json.loads(out)["run"])
+
+
+def bounded(line: list[str], seconds: float) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command that is told to end after so long, and then made to."""
+    child = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            out, said = child.communicate(timeout=seconds)
+            return child.returncode, out, said
+        child.send_signal(number)
+        seconds = GRACE
+    out, said = child.communicate()
+    return child.returncode, out, said
+
+
+def compared(pair: Pair, base: Run, fused: Run) -> dict[str, Any]:
+    """Predicted from the base and the fused site's time, both without wait; measured from the untraced medians."""
+    ranks = [one_rank(pair.boundary, base, fused, rank) for rank in range(base.info.world_size)]
+    predicted, measured = (
+        statistics.fmean(rank[part] / rank["step_ns"] for rank in ranks) for part in ("predicted_ns", "measured_ns")
+    )
+    return {
+        **pair._asdict(),
+        "predicted_part": predicted,
+        "measured_part": measured,
+        "error_points": (predicted - measured) * 100,
+        "ranks": ranks,
+    }
+
+
+def one_rank(boundary: str, base_run: Run, fused_run: Run, rank: int) -> dict[str, Any]:
+    """One rank of both runs, times in ns."""
+    base, fused = analyse(base_run, rank=rank), analyse(fused_run, rank=rank)
+    wait = base.wait()
+    site = fused_in(fused, boundary, net_of_wait=wait is not None)
+    made = estimate(base.attribution, base.schedule(), boundary, "", site, base.untraced, wait=wait)
+    both = compare(base, fused)
+    assert both.measured_saving_ns is not None and both.measured_interval_ns is not None
+    low, high = made.interval_ns
+    return {
+        "rank": rank,
+        "sites": made.sites,
+        "step_ns": base.step_ns(),
+        "launches": [base.forward.launches, fused.forward.launches],
+        "fused_site_ns": site.time_ns,
+        "wait_known": site.net_of_wait,
+        "predicted_ns": made.saving_ns,
+        "predicted_interval_ns": [low, high],
+        "ceiling_ns": made.ceiling_ns,
+        "measured_ns": both.measured_saving_ns,
+        "measured_interval_ns": list(both.measured_interval_ns),
+        "mde_ns": both.mde_ns,
+        "measured_in_predicted_interval": low <= both.measured_saving_ns <= high,
+    }
 
 
 def main() -> int:
@@ -38,78 +204,31 @@ def main() -> int:
     parser.add_argument("--models", default="glm-5.3-flash,deepseek-v3")
     parser.add_argument("--arms", default="triton,flashinfer")
     parser.add_argument("--profilers", default="cupti,nsys")
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--limit", type=float, default=180, help="seconds of one capture")
+    parser.add_argument("--seconds", type=float, default=3600, help="of all captures")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    told: dict[str, Any] = {"what": "real ranks, times in ns", "runs": [], "predicted": [], "failed": []}
-    for model in options.models.split(","):
-        boundary = BOUNDARY.get(model, "ar_norm")
-        for profiler in options.profilers.split(","):
-            split = captured(options, told, model, profiler, f"{boundary}=split")
-            for arm in options.arms.split(","):
-                if boundary == "mhc_post" and arm == "flashinfer":
-                    continue  # no fused operation below compute capability 10
-                paths = ARMS.get((boundary, arm), f"{boundary}={arm}")
-                fused = captured(options, told, model, profiler, paths)
-                if split is not None and fused is not None:
-                    told["predicted"].append(compared(split, fused, boundary, arm))
-                options.out.write_text(json.dumps(told, indent=1) + "\n")
-    errors = [abs(line["error_points"]) for line in told["predicted"]]
-    if errors:
-        told["mean_absolute_error_points"] = sum(errors) / len(errors)
-    options.out.write_text(json.dumps(told, indent=1) + "\n")
-    for line in told["predicted"]:
-        print(
-            {key: line[key] for key in ("model", "profiler", "arm", "predicted_part", "measured_part", "error_points")}
-        )
-    print(*told["failed"], sep="\n")
-    return 1 if told["failed"] else 0
-
-
-def captured(options: argparse.Namespace, told: dict[str, Any], model: str, profiler: str, paths: str) -> Run | None:
-    """One capture by the command itself, described; None where it failed."""
-    chosen = {
-        "--model": model,
-        "--tp": options.tp,
-        "--batch": options.batch,
-        "--layers": options.layers,
-        "--profiler": profiler,
-        "--device": options.device,
-        "--paths": paths,
-        "--store": options.store,
-    }
-    line = [*COMMAND, "capture", "--json", *(str(part) for pair in chosen.items() for part in pair)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        told["failed"].append(f"{model} under {profiler} with {paths}: {last[0]}")
-        return None
-    run = Store(options.store).load(json.loads(done.stdout)["run"])
-    told.setdefault("machine", {key: value for key, value in run.info.machine.items() if key in MACHINE})
-    one = described(run)
-    one["launches_equal"] = len({rank["launches"] for rank in one["ranks"]}) == 1
-    told["runs"].append(one)
-    return run
-
-
-def compared(split: Run, fused: Run, boundary: str, arm: str) -> dict[str, Any]:
-    """Predicted from the split run and the fused site's time; measured as the difference of untraced medians."""
-    made = row(split.info.batch, split, fused, boundary)
-    step = made["split"]["untraced_ns"]
-    predicted, measured = made["predicted"]["saving_ns"] / step, made["measured"]["saving_ns"] / step
-    return {
-        "model": split.info.model,
-        "profiler": split.info.profiler,
-        "arm": arm,
-        "boundary": boundary,
-        "predicted_part": predicted,
-        "measured_part": measured,
-        "error_points": (predicted - measured) * 100,
-        **made,
-    }
+    captures = Captures(options)
+    lists = (getattr(options, name).split(",") for name in ("models", "arms", "profilers", "parts"))
+    for pair in pairs(*lists):
+        runs = [captures.of(pair.model, pair.profiler, paths) for paths in (pair.base, pair.fused)]
+        if runs[0] is not None and runs[1] is not None:
+            try:
+                captures.told["predicted"].append(compared(pair, runs[0], runs[1]))
+            except Exception as error:  # the captures that follow are worth more than this comparison
+                captures.failed(f"{pair.fused} of {pair.model}", f"{type(error).__name__}: {error}")
+        captures.write()
+    captures.write()
+    for line in captures.told["predicted"]:
+        named = " ".join(line[key] for key in ("model", "profiler", "boundary", "arm"))
+        parts = " ".join(f"{key} {line[key]:.4f}" for key in ("predicted_part", "measured_part", "error_points"))
+        print(f"{named}: {parts}", flush=True)
+    return 1 if captures.told["failed"] else 0
 
 
 if __name__ == "__main__":
