@@ -7,7 +7,7 @@ the boundary lies off the critical path as far as that GEMM outlasts it. A model
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from lab_kernels import (
     lab_silu_kernel,
     lab_silu_mul_kernel,
     lab_silu_mul_quant_kernel,
+    lab_static_quant_kernel,
 )
 
 from fusionscope.fusion_runtime.comm.channel import power_of_two
@@ -78,6 +79,9 @@ class Case:
 
 CHAINED = ("add_norm", "norm_fp8", "ar_norm", "finalize_add", "moe_finalize", "mhc_post", "silu_mul", "silu_fp8")
 WITH_PDL = ("add_norm", "norm_fp8", "pull_norm", "silu_fp8")
+TWO_STREAMS = (("glm", ("add_norm", "ar_norm", "mhc_post", "moe_finalize")), ("dsv3", ("add_norm", "ar_norm")))
+#: FlashInfer's kernels: add + RMSNorm, and the same ending in FP8, against its norm behind an add or before a cast.
+FLASHINFER = ("fi_add_norm", "fi_norm_fp8")
 
 
 def chains() -> list[Case]:
@@ -90,10 +94,21 @@ def chains() -> list[Case]:
         held += [Case(b, "glm", batch) for b in CHAINED]
         held += [Case(b, "dsv3", batch) for b in CHAINED]
         if batch in (4, 64):
-            held += [Case(b, "glm", batch, streams=2) for b in ("add_norm", "ar_norm", "mhc_post", "moe_finalize")]
-            held += [Case(b, "dsv3", batch, streams=2) for b in ("add_norm", "ar_norm")]
+            held += [Case(b, shape, batch, streams=2) for shape, boundaries in TWO_STREAMS for b in boundaries]
             held += [Case(b, "dsv3", batch, pdl=True) for b in WITH_PDL]
     return tuning + held
+
+
+def second_chains() -> list[Case]:
+    """Chains that the first set did not hold: batch 16, the rest of DeepSeek's batch 1, FlashInfer's kernels."""
+    both = ("dsv3", "glm")
+    found = [Case(b, shape, 16) for b in CHAINED for shape in both]
+    found += [Case(b, shape, 16, streams=2) for shape, boundaries in TWO_STREAMS for b in boundaries]
+    found += [Case(b, shape, 16, pdl=True) for b in WITH_PDL for shape in both]
+    found += [Case(b, "dsv3", 1) for b in ("mhc_post", "moe_finalize", "silu_mul", "silu_fp8")]
+    found += [Case(b, shape, batch) for batch in (16, 4, 64, 1) for b in FLASHINFER for shape in both]
+    found += [Case(b, shape, batch, pdl=True) for batch in (4, 64) for b in FLASHINFER for shape in both]
+    return found
 
 
 @dataclass
@@ -143,6 +158,8 @@ class Boundary:
         self.idx = torch.arange(tokens * TOP_K, device="cuda", dtype=torch.int32).view(tokens, TOP_K)
         self.weights = torch.full((tokens, TOP_K), 1 / TOP_K, device="cuda")
         self.experts = rand(tokens * TOP_K, hidden)
+        self.static_scale = torch.full((1,), 0.02, device="cuda")
+        self.static_scales = torch.full((tokens, hidden // 128), 0.02, device="cuda")
 
     def run(self, y: Tensor, fused: bool) -> Tensor:
         """The boundary on the producer's output: one launch if `fused`, else several."""
@@ -174,6 +191,29 @@ class Boundary:
         self._norm(lab_add_norm_kernel, y, self.residual, self.gain, total, out)
         lab_quant_kernel[(self.tokens,)](out, q, scale, self.hidden, block=self.block, pdl=self.pdl, **self._launch())
         return q, scale
+
+    def _fi_add_norm(self, y: Tensor, fused: bool) -> Tensor:
+        from flashinfer import norm
+
+        # The residual is written over, as engines do; y is ours to use up.
+        if fused:
+            norm.fused_add_rmsnorm(y, self.residual, self.gain, EPS, enable_pdl=self.pdl)
+            return y
+        torch.add(y, self.residual, out=self.residual)
+        return norm.rmsnorm(self.residual, self.gain, EPS, enable_pdl=self.pdl)
+
+    def _fi_norm_fp8(self, y: Tensor, fused: bool) -> Tensor:
+        from flashinfer import norm
+
+        q = torch.empty_like(y, dtype=torch.float8_e4m3fn)
+        if fused:
+            norm.fused_add_rmsnorm_quant(
+                q, y, self.residual, self.gain, self.static_scale, EPS, enable_pdl=self.pdl
+            )  # fmt: skip
+            return q, self.static_scales
+        norm.fused_add_rmsnorm(y, self.residual, self.gain, EPS, enable_pdl=self.pdl)
+        lab_static_quant_kernel[(-(-y.numel() // 1024),)](y, self.static_scale, q, y.numel(), block=1024)
+        return q, self.static_scales
 
     def _fp8(self, width: int) -> tuple[Tensor, Tensor]:
         q = torch.empty((self.tokens, width), device="cuda", dtype=torch.float8_e4m3fn)
@@ -293,9 +333,9 @@ class Chain:
                 h = torch.nn.functional.linear(out, self.consumers[site])
         return h
 
-    def build(self, fused: bool) -> Built:
+    def build(self, fused: bool, padding: Sequence[int] = ()) -> Built:
         """Capture the chain."""
-        return capture(lambda marks: self.forward(fused, marks), [self])
+        return capture(lambda marks: self.forward(fused, marks), [self], padding)
 
     def alone(self, fused: bool, count: int = 48) -> Built:
         """The boundary alone, so many times in a row on the same operands: what a micro-benchmark times."""
@@ -309,8 +349,11 @@ class Chain:
         return capture(run, [self, y])
 
 
-def capture(run: Callable[[list[tuple[int, int]]], Any], kept: list[Any]) -> Built:
-    """Run until nothing is compiled any more, then capture; the site ranges are those of the capture."""
+def capture(run: Callable[[list[tuple[int, int]]], Any], kept: list[Any], padding: Sequence[int] = ()) -> Built:
+    """Run until nothing is compiled any more, then capture; the site ranges are those of the capture.
+
+    `padding`: bytes of buffers that are made before the capture's own and held, which moves those.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -321,9 +364,10 @@ def capture(run: Callable[[list[tuple[int, int]]], Any], kept: list[Any]) -> Bui
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     marks: list[tuple[int, int]] = []
     with torch.cuda.graph(graph):
+        held = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in padding]
         result = run(marks)
     graph.instantiate()
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
-    return Built(graph, marks, [*kept, result])
+    return Built(graph, marks, [*kept, result, held])

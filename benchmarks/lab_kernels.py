@@ -123,6 +123,16 @@ def lab_quant_kernel(x, q, scale, width, block: tl.constexpr, pdl: tl.constexpr)
 
 
 @triton.jit
+def lab_static_quant_kernel(x, scale, q, elements, block: tl.constexpr):
+    """q = x / scale, rounded to FP8, by blocks of elements."""
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    mask = at < elements
+    value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) / tl.load(scale)
+    small = tl.minimum(tl.maximum(value, -448.0), 448.0)
+    tl.store(q + at, small.to(q.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def lab_add_norm_quant_kernel(
     x, residual, weight, total_out, q, scale, width, eps, block: tl.constexpr, pdl: tl.constexpr
 ):  # fmt: skip

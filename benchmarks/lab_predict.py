@@ -7,7 +7,7 @@ kernel's time by class of input. Nothing here knows what the candidate's step to
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.baselines import baselines
+from fusionscope.analysis.beside import with_step
 from fusionscope.analysis.estimate import Fused, of_target
 from fusionscope.analysis.target import target
 from fusionscope.profiler.runinfo import RunInfo
@@ -27,12 +28,17 @@ from fusionscope.profiler.trace import Trace, table
 BANDWIDTH = 4300.0
 
 
+ARRAYS = ("start", "duration", "fused_start", "fused_duration")
+#: The input class of a candidate whose whole traced step is known, not its fused time alone.
+WHOLE = "candidate run"
+
+
 @dataclass
 class Seen:
     """What is known of a case before its candidate is measured. Times in ns."""
 
     boundary: str
-    #: [R, n] of the traced split step.
+    #: [R, n] of the traced split step, the replays of one capture after the other; starts after the first of a replay.
     start: NDArray[np.int64]
     duration: NDArray[np.int64]
     nodes: list[int]
@@ -40,7 +46,7 @@ class Seen:
     names: list[str]
     edges: list[tuple[int, int, bool]]
     sites: list[tuple[int, int]]
-    #: Median time of a site: of the candidate's traced graph, of the bench (fused, split), alone in a loop (same).
+    #: Time of a site: in the candidate's traced graph, of the bench (fused, split), alone in a loop (same).
     candidate: float
     in_context: tuple[float, float] | None
     isolated: tuple[float, float] | None
@@ -48,11 +54,21 @@ class Seen:
     moved: float
     #: Untraced times of the split step by block.
     untraced: list[list[int]]
+    #: Median traced span of each capture of the split step and of the candidate.
+    spans: list[float] = field(default_factory=list)
+    fused_spans: list[float] = field(default_factory=list)
+    #: The candidate's traced step, as the split one; no prediction reads it beyond what stands above.
+    fused_start: NDArray[np.int64] | None = None
+    fused_duration: NDArray[np.int64] | None = None
+    fused_nodes: list[int] = field(default_factory=list)
+    fused_sites: list[tuple[int, int]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         """Write the case without code (no pickle)."""
-        rest = {k: v for k, v in self.__dict__.items() if k not in ("start", "duration")}
-        np.savez_compressed(path, start=self.start, duration=self.duration, rest=np.array(json.dumps(rest)))
+        there = {name: getattr(self, name) for name in ARRAYS if getattr(self, name) is not None}
+        rest = {k: v for k, v in self.__dict__.items() if k not in ARRAYS}
+        small = {name: value.astype(np.int32) for name, value in there.items()}
+        np.savez_compressed(path, rest=np.array(json.dumps(rest)), **small)
 
     @classmethod
     def load(cls, path: Path) -> Seen:
@@ -62,13 +78,14 @@ class Seen:
             rest = {key: value for key, value in rest.items() if key in cls.__dataclass_fields__}
             rest["edges"] = [(int(a), int(b), bool(p)) for a, b, p in rest["edges"]]
             rest["sites"] = [(int(a), int(b)) for a, b in rest["sites"]]
-            return cls(start=data["start"], duration=data["duration"], **rest)
+            return cls(**{name: data[name].astype(np.int64) for name in ARRAYS if name in data}, **rest)
 
 
 def analysed(seen: Seen) -> Analysed:
     """The split step as every analysis command sees a run."""
     replays, n = seen.start.shape
     order = np.tile(np.arange(n), replays)
+    apart = 1_000_000_000 * (1 + np.arange(replays))
     kernels = table(
         "kernels",
         pd.DataFrame(
@@ -80,7 +97,8 @@ def analysed(seen: Seen) -> Analysed:
                 "kind": "kernel",
                 "name": np.array(seen.names, dtype=object)[order],
                 "raw_name": np.array(seen.names, dtype=object)[order],
-                "start_ns": seen.start.ravel(),
+                # Replays one after the other, as starts may be counted from each replay's first.
+                "start_ns": (seen.start - seen.start.min(axis=1)[:, None] + apart[:, None]).ravel(),
                 "duration_ns": seen.duration.ravel(),
                 "correlation": np.repeat(np.arange(replays), n),
                 "graph": 1,
@@ -121,7 +139,10 @@ def predictions(seen: Seen) -> dict[str, Any]:
     goal = target(found.attribution, found.schedule(), seen.boundary, "", found.untraced)
     place = float(np.median(_site_times(found, seen.boundary)))
     inputs: dict[str, tuple[Fused, float]] = {}  # class -> the input, and the split site's time as that class sees it
-    inputs["candidate"] = Fused(time_ns=seen.candidate, source="candidate"), place
+    alone = Fused(time_ns=seen.candidate, source="candidate")
+    inputs["candidate"] = alone, place
+    if seen.spans:
+        inputs[WHOLE] = with_step(goal, alone, seen.spans, seen.fused_spans), place
     if seen.in_context is not None:
         inputs["in-context"] = Fused(time_ns=seen.in_context[0], source="in-context"), seen.in_context[1]
     if seen.isolated is not None:
@@ -134,6 +155,8 @@ def predictions(seen: Seen) -> dict[str, Any]:
         "ceiling_ns": goal.ceiling_ns,
         "tracer_ns": goal.tracer_ns,
         "early_gaps_ns": goal.early_gaps_ns,
+        "spans_ns": seen.spans,
+        "fused_spans_ns": seen.fused_spans,
         "sites": len(seen.sites),
         "site_split_ns": place,
         "by": {},
@@ -151,6 +174,10 @@ def predictions(seen: Seen) -> dict[str, Any]:
             "class": made.verdict.class_,
             "plain": {k: v["saving_ns"] for k, v in plain.document(goal.step_ns).items()},
         }
+        if name == WHOLE:
+            apart = float(np.mean(seen.spans) - np.mean(seen.fused_spans))
+            document["by"][name] |= {"beside_ns": fused_input.beside_ns, "error_ns": fused_input.beside_error_ns}
+            document["by"][name]["plain"]["traced_difference"] = apart
     return document
 
 

@@ -13,37 +13,53 @@ from scipy import stats
 
 from fusionscope.analysis.shifts import shift
 
-CLASSES = ("candidate", "in-context", "isolated-corrected", "isolated")
+#: The input classes. "candidate run": the candidate's whole traced step is known, and not its fused time alone.
+WHOLE = "candidate run"
+CLASSES = ("candidate", WHOLE, "in-context", "isolated-corrected", "isolated")
 PLAIN = {
     "amdahl_kernel_time": "Amdahl on kernel time",
     "amdahl_span": "Amdahl on span",
     "share_discount": "half of the share",
     "isolated_difference": "sites times the difference of the two times",
     "roofline": "roofline",
+    "traced_difference": "difference of the traced spans",
 }
+#: Files of the two sets: cases and summary, and what heads the summary.
+SETS = {"first": ("h200_lab", "The lab set on one"), "second": ("h200_lab2", "The lab's second set, each case on one")}
 LARGE = 0.01
 
 
-def write(folders: list[Path], results: Path) -> int:
-    """`h200_lab.jsonl` and `h200_lab_summary.md` from the folders that `run` and `noise` filled."""
+def write(folders: list[Path], results: Path, which: str = "second") -> int:
+    """Cases and summary of a set from the folders that `run` filled, and what `noise` left there."""
     cases = [row for folder in folders for row in joined(folder)]
     cases.sort(key=lambda row: (row["held_out"], row["case"]))
     failed = [row for folder in folders for row in failures(folder)]
     noise = {row["what"]: row for folder in folders for row in lines(folder / "noise.jsonl")}
-    with (results / "h200_lab.jsonl").open("w", encoding="utf-8") as file:
-        for row in [*cases, *failed]:
-            file.write(json.dumps(row) + "\n")
-    (results / "h200_lab_noise.json").write_text(json.dumps(noise, indent=1) + "\n", encoding="utf-8")
-    (results / "h200_lab_summary.md").write_text(stored_summary(results), encoding="utf-8")
+    if noise:
+        (results / "h200_lab_noise.json").write_text(json.dumps(noise, indent=1) + "\n", encoding="utf-8")
+    if cases:
+        with (results / f"{SETS[which][0]}.jsonl").open("w", encoding="utf-8") as file:
+            for row in [*cases, *failed]:
+                file.write(json.dumps(row) + "\n")
+    for name, (stem, _) in SETS.items():
+        if (results / f"{stem}.jsonl").is_file():
+            (results / f"{stem}_summary.md").write_text(stored_summary(results, name), encoding="utf-8")
     print(f"{len(cases)} cases, {len(failed)} failed")
     return 0
 
 
-def stored_summary(results: Path) -> str:
-    """The Markdown of the results that are stored there."""
-    rows = lines(results / "h200_lab.jsonl")
-    noise = json.loads((results / "h200_lab_noise.json").read_text(encoding="utf-8"))
-    return summary([row for row in rows if "case" in row], [row for row in rows if "failed" in row], noise)
+def stored_summary(results: Path, which: str = "first") -> str:
+    """The Markdown of a set's results that are stored there; the noise stands with the first."""
+    stem, title = SETS[which]
+    rows = lines(results / f"{stem}.jsonl")
+    noise = json.loads((results / "h200_lab_noise.json").read_text(encoding="utf-8")) if which == "first" else {}
+    cases = [row for row in rows if "case" in row]
+    return summary(cases, [row for row in rows if "failed" in row], noise, f"{title} {gpu_of(cases)}", f"{stem}.jsonl")
+
+
+def gpu_of(cases: list[dict[str, Any]]) -> str:
+    """The GPU that the cases were measured on."""
+    return str(cases[0]["gpu"]) if cases else "?"
 
 
 def failures(folder: Path) -> list[dict[str, Any]]:
@@ -76,7 +92,9 @@ def joined(folder: Path) -> list[dict[str, Any]]:
             continue
         if not row["held_out"]:
             row |= predictions(Seen.load(folder / "traces" / f"{row['case']}.npz"))
-        found.append(row | {"measured": saving(parts), "gpu": parts[0]["gpu"], "clocks": [p["clocks"] for p in parts]})
+        seconds = {"seconds": parts[0]["seconds"]} if "seconds" in parts[0] else {}
+        measured_here = {"measured": saving(parts), "gpu": parts[0]["gpu"], "clocks": [p["clocks"] for p in parts]}
+        found.append(row | measured_here | seconds)
     return found
 
 
@@ -108,29 +126,29 @@ def held(row: dict[str, Any], name: str) -> bool:
     return bool(low <= row["measured"]["ns"] <= high)
 
 
-def summary(cases: list[dict[str, Any]], failed: list[dict[str, Any]], noise: dict[str, Any]) -> str:
+def summary(
+    cases: list[dict[str, Any]], failed: list[dict[str, Any]], noise: dict[str, Any], title: str, source: str
+) -> str:
     """The Markdown."""
     kept = [row for row in cases if row["held_out"]]
     tuning = [row for row in cases if not row["held_out"]]
-    gpu = cases[0]["gpu"] if cases else "?"
     text = [
-        f"# The lab set on one {gpu}",
+        f"# {title}",
         "",
-        "Made by `benchmarks/lab.py report` from `h200_lab.jsonl`; errors are predicted minus measured, in percentage "
+        f"Made by `benchmarks/lab.py report` from `{source}`; errors are predicted minus measured, in percentage "
         "points of the untraced step.",
         "",
         f"## Held-out cases: {len(kept)}",
         *table(kept),
-        "",
-        f"## Tuning cases: {len(tuning)} (the factors were chosen on these)",
-        *table(tuning),
-        "",
-        "## Held-out cases by kind (input: candidate)",
-        *groups(kept),
-        "",
-        "## Held-out cases whose measured saving lies outside the candidate's interval",
-        *misses(kept),
     ]
+    if tuning:
+        text += ["", f"## Tuning cases: {len(tuning)} (the factors were chosen on these)", *table(tuning)]
+    for name in CLASSES[:2]:
+        mine = [row for row in kept if name in row["by"]]
+        if not mine:
+            continue
+        text += ["", f"## Held-out cases by kind (input: {name})", *groups(mine, name)]
+        text += ["", f"## Held-out cases whose measured saving lies outside the {name}'s interval", *misses(mine, name)]
     if failed:
         text += ["", "## Failed", *(f"- {row['group']} ({row['phase']}): {row['failed']}" for row in failed)]
     return "\n".join([*text, *noise_text(noise)]) + "\n"
@@ -138,11 +156,12 @@ def summary(cases: list[dict[str, Any]], failed: list[dict[str, Any]], noise: di
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """One line an input class, with every plain estimator's error under the same input."""
+    known = [p for p in PLAIN if any(p in by["plain"] for row in rows for by in row["by"].values())]
     head = (
         "| input | cases | mean error | p95 | held by the interval | median half-width | off by at most 10 %, of cases "
-        "with a difference of at least 1 % | " + " | ".join(PLAIN.values()) + " |"
+        "with a difference of at least 1 % | " + " | ".join(PLAIN[p] for p in known) + " |"
     )
-    made = [head, "|---|" + "---:|" * (6 + len(PLAIN))]
+    made = [head, "|---|" + "---:|" * (6 + len(known))]
     for name in CLASSES:
         mine = [row for row in rows if name in row["by"]]
         if not mine:
@@ -153,24 +172,25 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         width = [np.diff(row["by"][name]["interval_ns"])[0] / 2 / row["step_ns"] * 100 for row in mine]
         large = [row for row in mine if abs(row["measured"]["ns"]) >= LARGE * row["step_ns"]]
         near = sum(abs(row["by"][name]["ns"] / row["measured"]["ns"] - 1) <= 0.1 for row in large)
-        plain = [mean_error(mine, name, p) for p in PLAIN]
+        plain = [mean_error(mine, name, p) for p in known]
         made.append(
             f"| {name} | {len(mine)} | **{off.mean():.3f}** | {np.quantile(off, 0.95):.2f} | {inside} of {len(mine)}, "
             f"{inside / len(mine):.0%} [{low:.0%}, {high:.0%}] | {np.median(width):.2f} | {near} of {len(large)} | "
-            + " | ".join(f"{value:.3f}" for value in plain)
+            + " | ".join("" if value is None else f"{value:.3f}" for value in plain)
             + " |"
         )
     return made
 
 
-def mean_error(rows: list[dict[str, Any]], name: str, plain: str) -> float:
+def mean_error(rows: list[dict[str, Any]], name: str, plain: str) -> float | None:
     """Mean error of a plain estimator over the cases in which it has its input."""
-    known = [(row, row["by"][name]["plain"][plain]) for row in rows]
-    return float(np.mean([abs(error(row, ns)) for row, ns in known if ns is not None]))
+    known = [(row, row["by"][name]["plain"].get(plain)) for row in rows]
+    found = [abs(error(row, ns)) for row, ns in known if ns is not None]
+    return float(np.mean(found)) if found else None
 
 
-def groups(rows: list[dict[str, Any]]) -> list[str]:
-    """Error and coverage by the kind of graph and of boundary."""
+def groups(rows: list[dict[str, Any]], name: str) -> list[str]:
+    """Error and coverage of an input class by the kind of graph and of boundary."""
     keys: dict[str, Callable[[dict[str, Any]], str]] = {
         "graph": lambda row: kind_of(row["facts"]),
         "boundary": lambda row: str(row["facts"]["boundary"]),
@@ -180,9 +200,10 @@ def groups(rows: list[dict[str, Any]]) -> list[str]:
     for title, key in keys.items():
         for value in sorted({key(row) for row in rows}, key=lambda v: (len(v), v)):
             mine = [row for row in rows if key(row) == value]
-            off = np.array([error(row, row["by"]["candidate"]["ns"]) for row in mine])
-            best = min(mean_error(mine, "candidate", p) for p in PLAIN if p != "isolated_difference")
-            inside = sum(held(row, "candidate") for row in mine)
+            off = np.array([error(row, row["by"][name]["ns"]) for row in mine])
+            plain = [mean_error(mine, name, p) for p in PLAIN if p not in ("isolated_difference", "traced_difference")]
+            best = min(value for value in plain if value is not None)
+            inside = sum(held(row, name) for row in mine)
             numbers = f"{np.abs(off).mean():.3f} | {off.mean():+.3f} | {inside} | {best:.3f}"
             made.append(f"| {title} {value} | {len(mine)} | {numbers} |")
     return made
@@ -197,13 +218,13 @@ def kind_of(facts: dict[str, Any]) -> str:
     return "chain, programmatic launch" if facts["pdl"] else "chain"
 
 
-def misses(rows: list[dict[str, Any]]) -> list[str]:
+def misses(rows: list[dict[str, Any]], name: str) -> list[str]:
     """What was outside, and what is known of why."""
     made = ["| case | predicted, us | measured, us | ns a site | what is known |", "|---|---:|---:|---:|---|"]
     for row in rows:
-        if held(row, "candidate"):
+        if held(row, name):
             continue
-        mine, there = row["by"]["candidate"], row["measured"]
+        mine, there = row["by"][name], row["measured"]
         low, high = mine["interval_ns"]
         off = mine["ns"] - there["ns"]
         made.append(

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import gc
 import os
+import random
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lab_cases
 import numpy as np
 import torch
-from lab import add, lines
+from lab import add
+from lab_groups import Candidate, Group, groups
 from lab_predict import Seen, predictions
+from numpy.typing import NDArray
 
 from fusionscope.analysis.ab import block_values
 from fusionscope.fusion_runtime.decode import graph as graphs
@@ -24,169 +29,40 @@ from fusionscope.profiler import measure
 from fusionscope.profiler.capture import cupti
 from fusionscope.profiler.capture.clocks import Clocks
 from fusionscope.profiler.capture.graph_copies import CudaGraphs
+from fusionscope.profiler.capture.placement import padding
 
-TRACED, WARM = 10, 1
-#: Blocks and replays in a turn of the measurement, and of the split step's own times before it.
+#: Turns of every graph while one recording lasts, and what a turn replays: once to warm up, and so often to be kept.
+ROUNDS, LEAD, KEPT = 3, 1, 2
+#: Blocks and replays in a turn of the measurement, and of each split capture's own times before it.
 BLOCKS, REPLAYS = 12, 2
-BASELINE = (8, 6)
-#: Captures of each arm in a process, fewer for a model: two captures of one program can differ by 2 % of the step.
-CAPTURES, MODEL_CAPTURES = 3, 2
-
-
-@dataclasses.dataclass
-class Candidate:
-    """A case of a group: how its fused graph is built, and its sites in the split graph."""
-
-    case: str
-    boundary: str
-    held_out: bool
-    fused: Callable[[], lab_cases.Built]
-    facts: dict[str, Any]
-    #: Sites in the split graph and in the fused one.
-    sites: Callable[[lab_cases.Built, bool], list[tuple[int, int]]]
-    moved: float = 0.0
-    bench: lab_cases.Chain | None = None
-    chain: lab_cases.Chain | None = None
-
-
-@dataclasses.dataclass
-class Group:
-    """Cases that share one split graph."""
-
-    name: str
-    split: Callable[[], lab_cases.Built]
-    candidates: list[Candidate]
-
-
-def chain_group(case: lab_cases.Case, pool: lab_cases.Weights) -> Group:
-    """A chain and its one candidate."""
-    chain, bench = lab_cases.Chain(case, pool), lab_cases.Chain(case, pool, bench=True)
-    facts = {**dataclasses.asdict(case), "kind": "chain"}
-    one = Candidate(
-        case.id, case.boundary, case.held_out, lambda: chain.build(True), facts, lambda built, fused: built.sites,
-        moved(case), bench, chain,
-    )  # fmt: skip
-    return Group(case.id, lambda: chain.build(False), [one])
-
-
-def moved(case: lab_cases.Case) -> float:
-    """Bytes that the fused boundary reads and writes at a site, at least."""
-    shape = lab_cases.SHAPES[case.shape]
-    row, inner = 2 * shape.hidden, 2 * shape.inner
-    by = {
-        "add_norm": 4 * row,
-        "norm_fp8": 3.5 * row,
-        "ar_norm": (lab_cases.TP + 4) * row,
-        "pull_norm": (lab_cases.TP + 3) * row,
-        "finalize_add": (lab_cases.TOP_K + 2) * row,
-        "moe_finalize": (lab_cases.TOP_K + lab_cases.TP + 10) * row,
-        "mhc_post": (lab_cases.TP + 10) * row,
-        "silu_mul": 3 * inner,
-        "silu_fp8": 2.5 * inner,
-    }
-    return case.batch * by[case.boundary]
-
-
-#: Candidates of the built-in model: paths, and the boundary (and subtype) that they fuse.
-MODEL_PATHS = {
-    "mhc_post": ("mhc_post=triton", "mhc_post", ""),
-    "attn_exit": ("mhc_post:attn_exit=triton", "mhc_post", "attn_exit"),
-    "ffn_exit": ("mhc_post:ffn_exit=triton", "mhc_post", "ffn_exit"),
-    "moe_finalize": ("moe_finalize=triton", "moe_finalize", ""),
-    "ar_norm": ("ar_norm=triton", "ar_norm", ""),
-}
-
-
-def model_group(name: str, layers: int, batch: int, held_out: bool = True) -> Group:
-    """The built-in forward: weights are made once, and captured with each choice of paths."""
-    from fusionscope.fusion_runtime.comm.loopback import Loopback
-    from fusionscope.fusion_runtime.context import PathChoice
-    from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
-    from fusionscope.fusion_runtime.decode.spec import MODELS
-
-    spec = MODELS[name].truncated(layers) if layers else MODELS[name]
-    loop = Loopback(lab_cases.TP, "cuda")
-    model = DecodeModel(spec, loop, batch, 8192, "cuda", make_context(loop, "cuda", PathChoice()))
-    there = {site[0] for site in spec.boundary_map()}
-    row = 2 * spec.hidden * batch
-
-    def captured(paths: str) -> lab_cases.Built:
-        model.ctx = make_context(loop, "cuda", PathChoice.parse(paths))
-        made = graphs.capture(model)
-        for _ in range(3):
-            made.replay()
-        torch.cuda.synchronize()
-        return lab_cases.Built(made.graph, made.site_rows, [made])  # type: ignore[arg-type]
-
-    def candidate(short: str, paths: str, boundary: str, subtype: str) -> Candidate:
-        def sites(built: lab_cases.Built, fused: bool) -> list[tuple[int, int]]:
-            rows: list[Any] = built.sites
-            mine = [r for r in rows if r.boundary == boundary and (not subtype or r.subtype == subtype)]
-            return [(r.first_node, r.last_node) for r in mine]
-
-        title = f"{name}.l{spec.layers}.{short}.b{batch}"
-        facts = {"kind": "model", "model": name, "layers": spec.layers, "batch": batch, "paths": paths,
-                 "boundary": short, "shape": name, "streams": 1, "pdl": False}  # fmt: skip
-        bytes_moved = row * {"mhc_post": 14, "moe_finalize": 22, "ar_norm": 8}[boundary]
-        return Candidate(title, boundary, held_out, lambda: captured(paths), facts, sites, bytes_moved)
-
-    chosen = [candidate(short, *rest) for short, rest in MODEL_PATHS.items() if rest[1] in there]
-    return Group(f"{name}.l{spec.layers}.b{batch}", lambda: captured(""), chosen)
-
-
-def groups(options: argparse.Namespace) -> list[tuple[str, Callable[[lab_cases.Weights], Group]]]:
-    """Every group by name, in the order in which it runs; building happens when its turn comes."""
-    from fusionscope.fusion_runtime.decode.spec import MODELS
-
-    listed: list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]] = [
-        (case.id, case.held_out, lambda pool, c=case: chain_group(c, pool)) for case in lab_cases.chains()
-    ]
-    shallow = {"glm-5.3-flash": 12, "deepseek-v3": 6}
-
-    def models(*batches: int) -> list[tuple[str, bool, Callable[[lab_cases.Weights], Group]]]:
-        chosen = [(m, layers, b) for b in batches for m, layers in shallow.items() if m in MODELS]
-        return [(f"{m}.l{n}.b{b}", True, lambda pool, a=(m, n, b): model_group(*a)) for m, n, b in chosen]
-
-    for m, n in shallow.items():
-        if m in MODELS:
-            listed.append((f"{m}.l{n}.b8", False, lambda pool, a=(m, n, 8, False): model_group(*a)))
-    # What comes first is done if the time ends early, so that kinds are mixed.
-    late = [entry for entry in listed if entry[1] and entry[0].split(".b")[1].split(".")[0] in ("1", "16")]
-    early = [entry for entry in listed if entry not in late]
-    tuning, held_out = ([entry for entry in early if entry[1] == kind] for kind in (False, True))
-    found = tuning + models(4) + held_out + late + models(64, 16, 1)
-    found.append(("glm-5.3-flash.l45.b4", True, lambda pool: model_group("glm-5.3-flash", 0, 4)))
-    words = [w for w in options.only.split(",") if w]
-    return [
-        (name, make)
-        for name, held_out, make in found
-        if (options.set == "all" or held_out == (options.set == "held-out"))
-        and (not words or any(w in name for w in words))
-    ]
+BASELINE = (4, 6)
+#: Captures of each arm, traced and measured: two captures of one program can differ by 2 % of the step, and a chain's
+#: more (1.0 us a capture) than a model's (0.4 us to 1.0 us of a longer step).
+CAPTURES, MODEL_CAPTURES, WHOLE_CAPTURES = 6, 3, 2
+#: A step that takes longer in all its arms is measured in half as many blocks.
+LONG_NS = 40_000_000
+Captures = list[lab_cases.Built]
 
 
 def work(options: argparse.Namespace) -> int:
-    """Run one phase over the groups that are not done yet, until the time is up."""
-    until = time.monotonic() + options.seconds
-    file = options.out / (f"{options.phase}{options.process}.jsonl")
-    done = {row["group"] for row in lines(file)}
+    """Do the groups whose names arrive on standard input, and answer each with a line; or build a share of them."""
+    made = dict(groups(options.set))
     if options.phase == "build":
-        return build_only(options, until)
+        return build_only(list(made), made, options)
     on, pool, clocks = CudaGraphs(), lab_cases.Weights(), Clocks()
-    (options.out / "traces").mkdir(exist_ok=True)
-    for name, make in groups(options):
-        if name in done:
-            continue
-        if time.monotonic() > until:
-            print(f"{options.phase}: out of time before {name}", flush=True)
-            break
+    (options.out / "traces").mkdir(parents=True, exist_ok=True)
+    file = options.out / f"{options.phase}0.jsonl"
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name = line.strip()
         begin = time.monotonic()
+        group: Group | None = None
         try:
             torch.manual_seed(7)
-            if ".l" in name:  # a model needs the memory that the chains' weights take
+            if whole(name):  # it needs the memory that the chains' weights take
                 pool.clear()
-                torch.cuda.empty_cache()
-            group = make(pool)
+                release()
+            group = made[name](pool)
             rows = trace(group, options.out) if options.phase == "trace" else evaluate(group, options, on, clocks)
             for row in rows:
                 row["seconds"] = round(time.monotonic() - begin, 2)
@@ -194,107 +70,177 @@ def work(options: argparse.Namespace) -> int:
         except Exception as error:  # one case must not end the others
             traceback.print_exc()
             add(file, {"group": name, "failed": f"{type(error).__name__}: {str(error)[:300]}"})
-        print(f"{options.phase}{options.process} {name} {time.monotonic() - begin:.1f} s", flush=True)
         group = None
         on.close()
-        torch.cuda.synchronize()
-        if ".l" in name:
-            import gc
-
-            gc.collect()
-            torch.cuda.empty_cache()
+        if is_model(name):
+            release()
+        print(f"{options.phase} {name} {time.monotonic() - begin:.1f} s", flush=True)
+        print(f"done {name}", flush=True)
     return 0
 
 
-def build_only(options: argparse.Namespace, until: float) -> int:
-    """Build every fourth group and let it go: fills the cache of compiled kernels, measures nothing."""
+def is_model(name: str) -> bool:
+    """Whether a group is a built-in model and not a chain."""
+    return ".l" in name
+
+
+def whole(name: str) -> bool:
+    """Whether a group is the whole model that is measured, and not its first layers."""
+    return ".l45." in name
+
+
+def release() -> None:
+    """Give memory back that nothing holds any more."""
+    torch.cuda.synchronize()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def build_only(names: list[str], made: dict[str, Any], options: argparse.Namespace) -> int:
+    """Build the groups whose kernels fall to this process and let them go: fills the cache of compiled kernels."""
+    until = time.monotonic() + options.seconds
+    share, of = (int(part) for part in options.share.split("/"))
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        if whole(name):  # the same kernels as its first layers
+            continue
+        kinds.setdefault(kernels_of(name), []).append(name)
     pool = lab_cases.Weights()
-    for name, make in groups(options)[options.process :: 4]:
+    for name in [name for mine in list(kinds.values())[share::of] for name in mine]:
         if time.monotonic() > until:
             break
         begin = time.monotonic()
         try:
-            if ".l" in name:
-                pool.clear()
-                torch.cuda.empty_cache()
-            group = make(pool)
-            group.split()
+            group = made[name](pool)
+            group.split(())
             for one in group.candidates:
-                one.fused()
-                if one.bench is not None:
-                    one.bench.build(False)
-                    one.bench.build(True)
+                one.fused(())
         except Exception:  # told of again, and recorded, when the case is traced
             traceback.print_exc()
         group = None
+        release()
         print(f"built {name} {time.monotonic() - begin:.1f} s", flush=True)
     return 0
 
 
+def kernels_of(name: str) -> str:
+    """What decides which kernels a group compiles: its model, or its boundary and whether it launches early."""
+    parts = name.split(".")
+    return parts[0] + parts[1] if is_model(name) else f"{parts[1]} {name.endswith('pdl')}"
+
+
+def captured(phase: str, group: Group, candidates: Sequence[Candidate]) -> tuple[Captures, list[Captures]]:
+    """Captures of the split step, and of each candidate, taken in turn; each phase lays their buffers elsewhere."""
+    count = CAPTURES
+    if is_model(group.name):
+        count = WHOLE_CAPTURES if whole(group.name) else MODEL_CAPTURES
+    splits: Captures = []
+    fused: list[Captures] = [[] for _ in candidates]
+    for k in range(count):
+        splits.append(group.split(padding(phase, group.name, k)))
+        for one, mine in zip(candidates, fused, strict=True):
+            mine.append(one.fused(padding(phase, one.case, k)))
+    return splits, fused
+
+
 def trace(group: Group, out: Path) -> list[dict[str, Any]]:
-    """Trace the split graph, each fused one and the benches; leaves one file a case."""
-    split = group.split()
-    built = [(split, "split")]
-    fused = [c.fused() for c in group.candidates]
-    built += [(b, "fused") for b in fused]
-    benches = [(c.bench.build(False), c.bench.build(True)) if c.bench else None for c in group.candidates]
-    built += [(b, "bench") for pair in benches if pair for b in pair]
-    taken = [recorded(b.graph) for b, _ in built]
-    nodes, edges = edges_of(split.graph)
-    rows = []
-    for place, one in enumerate(group.candidates):
-        start, duration, frame = taken[0]
-        by_site = site_times(taken[1 + place], one.sites(fused[place], True))
-        bench = None
-        if benches[place] is not None:
-            at = 1 + len(fused) + 2 * place
-            pair = benches[place]
-            assert pair is not None
-            whole = [site_times(taken[at + k], pair[k].sites) for k in (0, 1)]
-            bench = (float(np.median(whole[1])), float(np.median(whole[0])))
+    """Trace every capture and the benches in one recording; leaves one file a case."""
+    splits, fused = captured("trace", group, group.candidates)
+    benches = [[one.bench.build(False), one.bench.build(True)] if one.bench else [] for one in group.candidates]
+    everything = [splits, *fused, *benches]
+    taken = iter(recorded([built.graph for builds in everything for built in builds]))
+    split, *rest = [[next(taken) for _ in builds] for builds in everything]
+    by_case, by_bench = rest[: len(fused)], rest[len(fused) :]
+    nodes, edges = edges_of(splits[0].graph)
+    rows: list[dict[str, Any]] = []
+    for one, builds, found, pair, timed in zip(group.candidates, fused, by_case, benches, by_bench, strict=True):
+        if len(found[0].node) >= len(split[0].node):
+            rows.append({"failed": f"{one.case} did not fire: {len(found[0].node)} launches"})
+            continue
+        sites = one.sites(builds[0])
+        fused_ns = [site_ns(t, one.sites(b)) for t, b in zip(found, builds, strict=True)]
+        bench = [site_ns(t, b.sites) for t, b in zip(timed, pair, strict=True)]
+        whole, candidate = joined(split), joined(found)
         seen = Seen(
-            boundary=one.boundary, start=start, duration=duration, nodes=frame["node"], streams=frame["stream"],
-            names=frame["name"], edges=edges, sites=one.sites(split, False), candidate=float(np.median(by_site)),
-            in_context=bench, isolated=None, moved=one.moved, untraced=[],
+            boundary=one.boundary, start=whole.start, duration=whole.duration, nodes=whole.node, streams=whole.stream,
+            names=whole.name, edges=edges, sites=one.sites(splits[0]), candidate=float(np.mean(fused_ns)),
+            in_context=(bench[1], bench[0]) if bench else None, isolated=None, moved=one.moved, untraced=[],
+            spans=[t.span_ns for t in split], fused_spans=[t.span_ns for t in found],
+            fused_start=candidate.start, fused_duration=candidate.duration, fused_nodes=candidate.node,
+            fused_sites=sites,
         )  # fmt: skip
         seen.save(out / "traces" / f"{one.case}.npz")
-        span = float(np.median((start + duration).max(axis=1) - start.min(axis=1)))
-        rows.append({"case": one.case, "nodes": nodes, "launches": int(start.shape[1]), "span_ns": span,
-                     "fused_launches": int(taken[1 + place][0].shape[1]),
+        rows.append({"case": one.case, "nodes": nodes, "launches": len(whole.node), "spans_ns": seen.spans,
+                     "fused_launches": len(candidate.node), "fused_spans_ns": seen.fused_spans, "fused_ns": fused_ns,
                      "programmatic": sum(p for _, _, p in edges)})  # fmt: skip
     return rows
 
 
-def recorded(graph: Any) -> tuple[Any, Any, dict[str, list[Any]]]:
-    """[R, n] start and duration of a graph's launches under CUPTI, and what they are, by node."""
+@dataclass
+class Traced:
+    """[R, n] start (after the first of its replay) and duration of a graph's launches, and what they are, by node."""
+
+    start: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    node: list[int]
+    stream: list[int]
+    name: list[str]
+
+    @property
+    def span_ns(self) -> float:
+        """Median over the replays."""
+        return float(np.median((self.start + self.duration).max(axis=1)))
+
+
+def joined(captures: Sequence[Traced]) -> Traced:
+    """The replays of all captures that have the launches of the first."""
+    first = captures[0]
+    same = [t for t in captures if t.node == first.node]
+    start, duration = (np.concatenate([getattr(t, name) for t in same]) for name in ("start", "duration"))
+    return Traced(start, duration, first.node, first.stream, first.name)
+
+
+def recorded(captures: Sequence[Any]) -> list[Traced]:
+    """Each graph's launches under CUPTI, all graphs in turn within one recording, so that drift meets all alike."""
+    chooser, order = random.Random(len(captures)), []
+    for _ in range(ROUNDS):
+        turn = list(range(len(captures)))
+        chooser.shuffle(turn)
+        order += [(place, kept) for place in turn for kept in [False] * LEAD + [True] * KEPT]
     torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         with cupti.recording(Path(folder), 0):
-            for _ in range(WARM + TRACED):
-                graph.replay()
+            for place, _ in order:
+                captures[place].replay()
                 torch.cuda.synchronize()
         kernels = cupti.read(Path(folder), 0).kernels
-    kernels = kernels[(kernels["kind"] == "kernel") & (kernels["replay"] >= WARM)]
-    ordered = kernels.sort_values(["replay", "node"], kind="stable")
-    counts = ordered.groupby("replay").size()
-    if len(counts) != TRACED or counts.nunique() != 1:
-        raise RuntimeError(f"{len(counts)} replays of {sorted(set(counts))} launches were recorded")
-    n = int(counts.iloc[0])
-    first = ordered.iloc[:n]
-    what = {
-        "node": first["node"].astype(int).tolist(),
-        "stream": first["stream"].astype(int).tolist(),
-        "name": first["name"].astype(str).tolist(),
-    }
-    shape = (TRACED, n)
-    return ordered["start_ns"].to_numpy().reshape(shape), ordered["duration_ns"].to_numpy().reshape(shape), what
+    kernels = kernels[(kernels["kind"] == "kernel") & (kernels["replay"] >= 0)]
+    by_replay = dict(list(kernels.sort_values("node", kind="stable").groupby("replay")))
+    if len(by_replay) != len(order):
+        raise RuntimeError(f"{len(by_replay)} of {len(order)} replays were recorded")
+    found = []
+    for place in range(len(captures)):
+        mine = [by_replay[replay] for replay, (which, kept) in enumerate(order) if which == place and kept]
+        if len({len(part) for part in mine}) != 1:
+            raise RuntimeError(f"replays of one graph with {sorted({len(part) for part in mine})} launches")
+        start = np.stack([part["start_ns"].to_numpy() for part in mine])
+        found.append(
+            Traced(
+                start - start.min(axis=1)[:, None],
+                np.stack([part["duration_ns"].to_numpy() for part in mine]),
+                mine[0]["node"].astype(int).tolist(),
+                mine[0]["stream"].astype(int).tolist(),
+                mine[0]["name"].astype(str).tolist(),
+            )
+        )
+    return found
 
 
-def site_times(taken: tuple[Any, Any, dict[str, list[Any]]], sites: list[tuple[int, int]]) -> Any:
-    """[sites, R] sum of the durations of each site's launches."""
-    _, duration, what = taken
-    node = np.array(what["node"])
-    return np.stack([duration[:, (node >= first) & (node < last)].sum(axis=1) for first, last in sites])
+def site_ns(taken: Traced, sites: list[tuple[int, int]]) -> float:
+    """Time of a site: the mean over the sites, as a step is their sum, and its median over the replays."""
+    node = np.array(taken.node)
+    each = [taken.duration[:, (node >= first) & (node < last)].sum(axis=1) for first, last in sites]
+    return float(np.median(np.mean(each, axis=0)))
 
 
 def edges_of(graph: Any) -> tuple[int, list[tuple[int, int, bool]]]:
@@ -305,48 +251,48 @@ def edges_of(graph: Any) -> tuple[int, list[tuple[int, int, bool]]]:
 
 def evaluate(group: Group, options: argparse.Namespace, on: CudaGraphs, clocks: Clocks) -> list[dict[str, Any]]:
     """Time the split step, predict every candidate, and only then measure them."""
-    missing = [c.case for c in group.candidates if not (options.out / "traces" / f"{c.case}.npz").is_file()]
-    if missing:
-        raise RuntimeError(f"not traced: {', '.join(missing)}")
-    captures = MODEL_CAPTURES if ".l" in group.name else CAPTURES
-    splits = [group.split() for _ in range(captures)]
-    if options.process == 0:
-        for one in group.candidates:
-            predict(one, splits[0], options.out, on)
-    kept = list(splits)
-    arms: dict[str, Callable[[], int]] = {f"split {k}": timer(on, built) for k, built in enumerate(splits)}
-    for one in group.candidates:
-        for k in range(captures):
-            kept.append(one.fused())
-            arms[f"{one.case} {k}"] = timer(on, kept[-1])
+    traced = [c for c in group.candidates if (options.out / "traces" / f"{c.case}.npz").is_file()]
+    if not traced:
+        raise RuntimeError("not traced")
+    splits, fused = captured("measure", group, traced)
+    base = baseline([timer(on, built) for built in splits])
+    for one in traced:
+        predict(one, base, options.out, on)
+    arms = {f"split {k}": timer(on, built) for k, built in enumerate(splits)}
+    for one, mine in zip(traced, fused, strict=True):
+        arms |= {f"{one.case} {k}": timer(on, built) for k, built in enumerate(mine)}
     before = clocks.read()
-    step = arms["split 0"]()
-    blocks = BLOCKS if step * len(arms) < 25_000_000 else BLOCKS // 2
-    rows = measure.in_blocks(arms, blocks, REPLAYS, seed=1000 * options.process + len(arms))
+    blocks = BLOCKS if arms["split 0"]() * len(arms) < LONG_NS else BLOCKS // 2
+    rows = measure.in_blocks(arms, blocks, REPLAYS, seed=len(arms))
     after = clocks.read()
     values = {arm: block_values(measure.as_table(rows), arm).round().astype(int).tolist() for arm in arms}
     found = []
-    for one in group.candidates:
+    for one in traced:
         found.append({
             "case": one.case, "held_out": one.held_out, "facts": one.facts, "process": os.getpid(),
-            "split": [values[f"split {k}"] for k in range(captures)],
-            "fused": [values[f"{one.case} {k}"] for k in range(captures)],
+            "split": [values[f"split {k}"] for k in range(len(splits))],
+            "fused": [values[f"{one.case} {k}"] for k in range(len(splits))],
             "clocks": [before.sm_mhz, after.sm_mhz, before.reasons | after.reasons],
             "gpu": torch.cuda.get_device_name(),
         })  # fmt: skip
     return found
 
 
-def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs) -> None:
+def baseline(arms: Sequence[Callable[[], int]]) -> list[list[int]]:
+    """Times of the split step by block, every capture in turn."""
+    found = []
+    for _ in range(BASELINE[0]):
+        for arm in arms:
+            arm()
+            found.append([arm() for _ in range(BASELINE[1])])
+    return found
+
+
+def predict(one: Candidate, base: list[list[int]], out: Path, on: CudaGraphs) -> None:
     """Add what an untraced process knows (the split step, the kernels alone), and write the prediction down."""
     path = out / "traces" / f"{one.case}.npz"
     seen = Seen.load(path)
-    blocks, replays = BASELINE
-    base = timer(on, split)
-    seen.untraced = []
-    for _ in range(blocks):
-        base()
-        seen.untraced.append([base() for _ in range(replays)])
+    seen.untraced = base
     if one.chain is not None:
         count = 48
         alone = [one.chain.alone(fused, count) for fused in (True, False)]
@@ -354,7 +300,8 @@ def predict(one: Candidate, split: lab_cases.Built, out: Path, on: CudaGraphs) -
         seen.isolated = (float(np.median(times[0])) / count, float(np.median(times[1])) / count)
     seen.save(path)
     document = predictions(seen)
-    add(out / "predicted.jsonl", {"case": one.case, "held_out": one.held_out, "facts": one.facts, **document})
+    facts = {"case": one.case, "held_out": one.held_out, "facts": one.facts}
+    add(out / "predicted.jsonl", {**facts, "predicted_at": time.time(), **document})
 
 
 def timer(on: CudaGraphs, built: lab_cases.Built) -> Callable[[], int]:
