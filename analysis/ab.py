@@ -35,6 +35,8 @@ Floats = NDArray[np.float64]
 
 #: More than so many times the blocks that there are is no advice.
 _FAR = 256
+#: With so many captures of each arm in a process, what they differ by is the noise floor; two tell too little of it.
+_ENOUGH = 3
 _DECIDED = (WORTH_MERGING, BELOW_MARGIN, SLOWER)
 
 
@@ -112,11 +114,8 @@ class Comparison:
     verdict: Verdict
     #: Captures of each arm over all processes; None where every turn was a process of its own.
     captures: int | None = None
-
-    @property
-    def mde_ns(self) -> float | None:
-        """The noise floor from the A/A arm."""
-        return None if self.control is None else floor_ns(self.control)
+    #: The noise floor; None where there was no A/A arm.
+    mde_ns: float | None = None
 
     def document(self) -> dict[str, object]:
         """The comparison as the JSON of `fusionscope ab`."""
@@ -127,7 +126,10 @@ class Comparison:
             "saving": _shift_document(self.saving),
             "part": self.saving.value_ns / self.base_ns,
             "control": control,
-            "noise": {"mde_ns": self.mde_ns},
+            "noise": {
+                "mde_ns": None if self.mde_ns is None else number(self.mde_ns),
+                "part": None if self.mde_ns is None else self.mde_ns / self.base_ns,
+            },
             "margin": self.margin,
             "equivalent": self.equivalent,
             "blocks_needed": self.blocks_needed,
@@ -162,29 +164,47 @@ def compare(timings: pd.DataFrame, margin: float = MARGIN, paired_processes: boo
         )
     base, candidate = (float(np.median(block_values(timings, arm))) for arm in (BASE, CANDIDATE))
     control = shift(differences(timings, BASE, AGAIN))
-    taken = found.processes * len(captures(timings)) if paired_processes else None
-    return judged(found, control, base, candidate, margin, taken)
+    each = len(captures(timings)) if paired_processes else None
+    return judged(found, control, base, candidate, margin, each)
 
 
-def floor_ns(control: Shift) -> float:
-    """The noise floor: what such an error shows, and at least how far the base may lie from itself.
+def floor_ns(found: Shift, control: Shift | None, each: int | None) -> float | None:
+    """The noise floor (MDE): the smallest difference that the error shows with 80 % power at 5 %.
 
-    Two captures of one program can differ for good: on an H200 by 21 us of 980 in every process.
+    The error is what captures of one program and processes differ by, where enough of them were measured (`each` in a
+    process). Else it is that of the base against itself, and the floor is at least as far as the base may lie from
+    itself: two captures of one program can differ for good, on an H200 by 21 us of 980 in every process.
     """
-    return max(control.mde_ns, *(abs(end) for end in control.interval_ns))
+    if each is not None and each >= _ENOUGH:
+        return found.mde_ns
+    if control is None:
+        return None
+    most = max(control.mde_ns, *(abs(end) for end in control.interval_ns))
+    return most if each == 1 or each is None else max(most, found.mde_ns)
 
 
 def judged(
-    found: Shift, control: Shift | None, base: float, candidate: float, margin: float, taken: int | None
+    found: Shift,
+    control: Shift | None,
+    base: float,
+    candidate: float,
+    margin: float,
+    each: int | None,
+    *,
+    subject: str = "",
+    says: str | None = None,
 ) -> Comparison:
     """The comparison with its verdict, and how many blocks are still needed.
 
-    `taken` captures of each arm were measured (None: every turn was a process). Faster or slower is said of more than
-    one, and where 0 lies outside the 99 % interval as well.
+    `each` captures of each arm were measured in a process (None: every turn was a process). Faster or slower is said of
+    more than one, and where 0 lies outside the 99 % interval as well. `says` stands in the place of the caution.
     """
-    floor = None if control is None else floor_ns(control)
-    said = caution(found, control, taken is not None)
-    verdict = judge(found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said)
+    floor = floor_ns(found, control, each)
+    taken = None if each is None else each * found.processes
+    said = caution(found, control, each) if says is None else says
+    verdict = judge(
+        found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said, subject=subject
+    )
     needed: int | None = 0
     doubt = _doubt(found, taken) if verdict.class_ in _DECIDED else ""
     if doubt:
@@ -197,10 +217,10 @@ def judged(
         missing = _missing(found, needed, floor is None)
         verdict = judge(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, missing=missing,
-            caution=said,
+            caution=said, subject=subject,
         )  # fmt: skip
     equivalent = found.within(margin * base) and taken != 1
-    return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken)
+    return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken, floor)
 
 
 def _doubt(found: Shift, taken: int | None) -> str:
@@ -235,7 +255,7 @@ def _missing(found: Shift, needed: int | None, no_control: bool) -> str:
     if no_control:
         return "What would settle it: an A/A arm, the base measured against itself."
     if found.unit != BLOCKS:
-        more = "captures of each arm, in more processes" if found.unit == CAPTURES else "processes"
+        more = "captures of each arm (--captures), in more processes" if found.unit == CAPTURES else "processes"
         return (
             f"More blocks would hardly settle it: what differs is {found.unit}. What would: more {more} (--processes)."
         )
@@ -244,12 +264,13 @@ def _missing(found: Shift, needed: int | None, no_control: bool) -> str:
     return f"What would settle it: about {needed} more blocks."
 
 
-def caution(found: Shift, control: Shift | None, paired_processes: bool) -> str:
+def caution(found: Shift, control: Shift | None, each: int | None) -> str:
     """What must be said beside such a measurement; "" for nothing."""
     said = []
-    if paired_processes and found.processes == 1:
+    if each is not None and found.processes == 1:
         said.append("One process was measured, and processes differ: the interval does not cover that.")
-    if control is not None and not control.interval_ns[0] <= 0 <= control.interval_ns[1]:
-        why = "two captures of one program do" if paired_processes else "something drifts with the order of arms"
+    few = each is None or each < _ENOUGH
+    if few and control is not None and not control.interval_ns[0] <= 0 <= control.interval_ns[1]:
+        why = "something drifts with the order of arms" if each is None else "two captures of one program do"
         said.append(f"The base differs from itself by {us(control.value_ns)}: {why}.")
     return " ".join(said)

@@ -27,7 +27,8 @@ def with_ab(found: Comparison, measured: Run) -> Comparison:
         return found
     result = ab.compare(measured.trace.timings, found.margin, paired_processes=kind == "paths")
     saving = result.saving
-    said = ab.caution(saving, result.control, kind == "paths")
+    each = None if result.captures is None else result.captures // saving.processes
+    said = ab.caution(saving, result.control, each)
     return replace(
         found,
         measured=result.verdict,

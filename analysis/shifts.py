@@ -99,10 +99,11 @@ def _variance(
     """Variance of the mean over processes, its degrees of freedom, and the unit that it comes from.
 
     In a nested design the variance between units of the highest level holds all below it, and Student's t on them is
-    exact however many there are. A capture's own effect that comes back in every process is not seen between processes:
-    it is taken from the captures' means over processes, less what captures that differ anew each time would show, and
-    added with the degrees of freedom of Satterthwaite (1946), "An approximate distribution of estimates of variance
-    components".
+    exact however many there are; few of them that by chance agree better than blocks or captures can are not believed,
+    and those are counted instead. A capture's own effect that comes back in every process is not seen between
+    processes: it is taken from the captures' means over processes, less what captures that differ anew each time would
+    show, and added with the degrees of freedom of Satterthwaite (1946), "An approximate distribution of estimates of
+    variance components".
     """
     count = len(parts)
     # A bootstrap of n values is too narrow by (n - 1) / n.
@@ -113,15 +114,21 @@ def _variance(
         if captured is None:
             return by_blocks, float(max(len(parts[0]) - 1, 1)), BLOCKS
         return max(by_blocks, lasting), freedom, CAPTURES
-    # Processes that by chance agree better than their blocks can are not believed.
-    between = max(float(np.var(centres, ddof=1)) / count, by_blocks)
+    between, degrees, unit = max(float(np.var(centres, ddof=1)) / count, by_blocks), count - 1.0, PROCESSES
+    if once > between:
+        between, degrees, unit = once, count * freedom, CAPTURES
     # What lasts is in both; of what differs anew each time, the captures' means over processes hold as much.
     more = max(lasting - once, 0.0) * count / (count - 1)
     if not more:
-        return between, count - 1.0, PROCESSES
+        return between, degrees, unit
     total = between + more
-    together = total**2 / (between**2 / (count - 1) + more**2 / freedom)
-    return total, together, CAPTURES if more > between else PROCESSES
+    if unit == CAPTURES:
+        # Captures that keep what they differ by show it again in each process: those are no more degrees of freedom.
+        degrees = freedom
+        if more > between:
+            return total, freedom, CAPTURES
+    together = total**2 / (between**2 / degrees + more**2 / freedom)
+    return total, together, CAPTURES if more > between else unit
 
 
 def _by_captures(captured: Floats) -> tuple[float, float, float]:

@@ -144,12 +144,15 @@ def render(made: Run, found: Comparison) -> RenderableType:
         ("saving", f"{us(saving.value_ns)} [{us(low)}, {us(high)}] ({saving.value_ns / found.base_ns:.2%})"),
         ("measured in", output.counted(saving.blocks, "block") + processes),
     ]
-    counted = {"blocks": "blocks", "captures": "captures of one program", "processes": "processes"}[saving.unit]
+    counted = {"blocks": "blocks", "captures": "captures", "processes": "processes"}[saving.unit]
     rows.append(("the interval counts", counted))
+    if found.captures is not None:
+        rows.append(("captures of each arm", found.captures))
     if found.control is not None:
         at, to = found.control.interval_ns
         rows.append(("base against itself", f"{us(found.control.value_ns)} [{us(at)}, {us(to)}]"))
-        rows.append(("noise floor", us(found.control.mde_ns)))
+    if found.mde_ns is not None:
+        rows.append(("noise floor (MDE)", f"{us(found.mde_ns)} ({found.mde_ns / found.base_ns:.2%})"))
     counts = [info.settings.get(f"nodes_{arm}") for arm in ("base", "candidate")]
     if None not in counts:
         rows.append(("graph nodes", f"{counts[0]} and {counts[1]}"))
