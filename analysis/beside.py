@@ -25,6 +25,7 @@ _REACH = 1.96
 def with_step(found: Target, fused: Fused, base_ns: Sequence[float], candidate_ns: Sequence[float]) -> Fused:
     """The fused input with what the candidate's traced step adds to it.
 
+    Its error is that of a measurement that captures both arms as often: such captures lie elsewhere again, and differ.
     `base_ns` and `candidate_ns` are the median traced spans of the captures of each arm (at least one each), traced the
     same way; `found` is the target in the base.
     """
@@ -33,7 +34,7 @@ def with_step(found: Target, fused: Fused, base_ns: Sequence[float], candidate_n
     variance = _variance(base_ns) + _variance(candidate_ns)
     expected = (NEIGHBOURS_NS / _REACH) ** 2 * len(found.sites)
     believed = expected / (expected + variance)
-    return replace(fused, beside_ns=believed * left, beside_error_ns=float(np.sqrt(believed * variance)))
+    return replace(fused, beside_ns=believed * left, beside_error_ns=float(np.sqrt((believed + 1) * variance)))
 
 
 def _variance(captures: Sequence[float]) -> float:

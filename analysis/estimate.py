@@ -43,6 +43,9 @@ NEIGHBOURS_NS = 1400.0
 #: How far, at the least, a launch that goes may save another time traced than untraced, ns: on an H200 two graphs (45
 #: and 90 launches fewer) were 41 ns too large and between 31 too small and 113 too large, before tracing is taken out.
 TRACED_NS = 40.0
+#: How far what tracing adds at an early launch may lie from EARLY_NS, ns: 12 chains on an H200 differ by 118 (root mean
+#: square, a site), and all sites of one alike.
+EARLY_ERROR_NS = 240.0
 #: Half of a 95 % interval in standard deviations.
 _REACH = 1.96
 
@@ -223,9 +226,8 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     """95 % interval: replays, the class of the input and the tracer's cost, as independent errors."""
     tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
     if fused.beside_error_ns is not None:
-        # The whole step was seen: how its captures differ stands for replays, neighbours and the fused time.
-        both = float(np.hypot(_REACH * fused.beside_error_ns, max(tracer, TRACED_NS * found.gone(fused.launches))))
-        return saving - found.shrink * both, saving + found.shrink * both
+        both = found.shrink * _seen_whole(found, fused, fused.beside_error_ns, tracer)
+        return saving - both, saving + both
     quick, slow = INPUTS[fused.trust()]
     middle = float(np.median(savings))
     best = float(np.median(found.traced_savings(fused.times(found, quick))))
@@ -236,6 +238,15 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     down = float(np.sqrt(beside**2 + (middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
     up = float(np.sqrt(beside**2 + (best - middle) ** 2 + replays[1] ** 2 + tracer**2))
     return saving - found.shrink * down, saving + found.shrink * up
+
+
+def _seen_whole(found: Target, fused: Fused, error: float, tracer: float) -> float:
+    """Half of the interval where the whole step was traced: captures stand for replays and neighbours."""
+    early = EARLY_ERROR_NS * found.early_launches * found.early_part(fused.launches)
+    # Streams overlap otherwise when they are traced.
+    aside = around(found) if found.forward.nodes["stream"].nunique() > 1 else 0.0
+    traced = max(tracer, TRACED_NS * found.gone(fused.launches))
+    return float(np.sqrt((_REACH * error) ** 2 + traced**2 + early**2 + aside**2))
 
 
 def around(found: Target) -> float:

@@ -16,7 +16,7 @@ from fusionscope.analysis.analysed import analyse
 from fusionscope.analysis.estimate import Fused, of_target
 from fusionscope.analysis.schedule import build
 from fusionscope.analysis.sites import Site
-from fusionscope.analysis.target import Target, target
+from fusionscope.analysis.target import EARLY_NS, Target, target
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
 from fusionscope.profiler.trace import Trace, table
@@ -94,7 +94,7 @@ def test_an_early_launch_saves_nothing_at_a_speedup_of_one_either(gap: int, laun
     chain = pd.DataFrame({"rank": 0, "graph": 3, "source": range(11), "target": range(1, 12), "programmatic": True})
     sites = [Site("x", "", -1, (4 * k + 1, 4 * k + 2, 4 * k + 3), 4) for k in range(3)]
     found = Target(run.attribution, build(run.forward, table("edges", chain)), "x", "", sites, run.untraced, None)
-    assert len(found.schedule.programmatic) == 11 and found.early_gaps.sum() == 3 * 3 * 2 * gap
+    assert len(found.schedule.programmatic) == 11 and found.early_gaps.sum() == 3 * 3 * 2 * EARLY_NS
     made = of_target(found, Fused(speedup=1.0, launches=launches))
     assert made.saving_ns == pytest.approx(0, abs=1e-6)
 
