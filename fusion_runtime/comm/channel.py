@@ -71,7 +71,8 @@ class Channel:
     themselves, as other kernels leave `sums` as they are.
     inboxes [size] int64 are addresses, epochs [ranks here, programs] and sums [ranks here, 2, programs] int32;
     first_rank is the rank whose x comes first in a launch; emulate: peers never send, their parts lie in the inbox;
-    `memory` keeps the inboxes alive.
+    `memory` keeps the inboxes alive. These have room for `rows` tokens: channels of fewer can be views of the same
+    inboxes and counters, and all of them are one channel to what is said here.
     """
 
     size: int
@@ -85,6 +86,7 @@ class Channel:
     epochs: Tensor
     sums: Tensor
     memory: Any
+    rows: int
 
     @property
     def blocks(self) -> int:
@@ -96,7 +98,8 @@ class Channel:
 
     @property
     def elements(self) -> int:
-        return self.tokens * self.width
+        """What lies between the slots of two writers."""
+        return self.rows * self.width
 
 
 def counters(ranks: int, programs: int, device: Any) -> tuple[Tensor, Tensor]:
@@ -132,7 +135,11 @@ class ExchangeGroup(Group):
     def no_room(self, tokens: int, width: int, dtype: Any, block: int | None = None) -> str | None:
         """Why `channel` cannot be made, or None."""
         key = (tokens, width, block or default_block(width), dtype)
-        return None if key in self._channels else self._lacks(inbox_bytes(self.size, tokens, width, dtype))
+        return None if key in self._channels else self._lacks(self._wanted(*key))
+
+    def _wanted(self, tokens: int, width: int, block: int, dtype: Any) -> int:
+        """Bytes of the inbox that a new channel takes."""
+        return inbox_bytes(self.size, tokens, width, dtype)
 
     def _lacks(self, wanted: int) -> str | None:
         return None

@@ -1,9 +1,9 @@
 """A process group whose GPUs also reach each other's memory: torch's symmetric memory, without multicast.
 
 All-reduces that stand alone go through the process group (NCCL, RCCL). The one-shot kernels write into the peers'
-inboxes themselves (kernels/allreduce.py). All inboxes lie in one symmetric buffer of a fixed size; channels are cut
-from it in the order in which they are first used, which must be the same on every rank (RanksDisagree). What no
-longer fits declines.
+inboxes themselves (kernels/allreduce.py). All inboxes lie in one symmetric buffer of a fixed size; they are cut from it
+in the order in which channels are first used, which must be the same on every rank (RanksDisagree). Numbers of tokens
+up to the same power of two share their inboxes. What no longer fits declines.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, counters, inbox_bytes
+from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, counters, inbox_bytes, power_of_two
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.errors import NoSymmetricMemory, RanksDisagree
 
@@ -137,6 +137,7 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
     def __init__(self, group: Any = None, *, device: Any = None, capacity: int = CAPACITY) -> None:
         ProcessGroup.__init__(self, group)
         ExchangeGroup.__init__(self)
+        self._shared: dict[tuple[int, int, int, Any], Channel] = {}
         group = group if group is not None else dist.group.WORLD
         self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
         self.capacity, self._used = capacity, 0
@@ -157,17 +158,34 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
             f"takes {wanted}"
         )
 
+    def _wanted(self, tokens: int, width: int, block: int, dtype: Any) -> int:
+        rows = power_of_two(tokens)
+        return 0 if (rows, width, block, dtype) in self._shared else inbox_bytes(self.size, rows, width, dtype)
+
     def _make(self, tokens: int, width: int, dtype: Any, block: int) -> Channel:
-        wanted = inbox_bytes(self.size, tokens, width, dtype)
-        lacking = self._lacks(wanted)
+        """A view of the inboxes for the next power of two of tokens.
+
+        Every place of a view has its own slots and epoch, the same in all views, so it does not matter which of them a
+        launch takes: exchanges of one place still follow each other, and a launch without it is one that waits more.
+        """
+        lacking = self._lacks(self._wanted(tokens, width, block, dtype))
         if lacking:
             raise NoSymmetricMemory(f"{lacking[0].upper()}{lacking[1:]}: give SymmetricGroup a larger capacity.")
         self._check_same(tokens, width, dtype, block)
+        key = (power_of_two(tokens), width, block, dtype)
+        if key not in self._shared:
+            self._shared[key] = self._cut(*key)
+        return replace(self._shared[key], tokens=tokens)
+
+    def _cut(self, rows: int, width: int, block: int, dtype: Any) -> Channel:
+        """Empty inboxes for `rows` tokens out of the buffer."""
         addresses = [address + self._used for address in self._addresses]
-        self._used += wanted
+        self._used += inbox_bytes(self.size, rows, width, dtype)
         inboxes = torch.tensor(addresses, dtype=torch.int64, device=self.device)
-        epochs, sums = counters(1, tokens * -(-width // block), self.device)
-        return Channel(self.size, tokens, width, block, dtype, self.rank, False, inboxes, epochs, sums, self._buffer)
+        epochs, sums = counters(1, rows * -(-width // block), self.device)
+        return Channel(
+            self.size, rows, width, block, dtype, self.rank, False, inboxes, epochs, sums, self._buffer, rows
+        )
 
     def _check_same(self, tokens: int, width: int, dtype: Any, block: int) -> None:
         check_same_channel(self._store, self.rank, self.size, len(self._channels), (tokens, width, dtype, block))

@@ -121,17 +121,19 @@ def sum_row(row, epoch, programs, blocks: tl.constexpr, padded: tl.constexpr):
 
 @triton.jit
 def norm_row(total, gain, eps, weight_bias, out, scales, scale, like, sums, epoch, token, here, cols, mask, width,
-             stage: tl.constexpr, quant: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr,
+             elements, stage: tl.constexpr, quant: tl.constexpr, block: tl.constexpr, blocks: tl.constexpr,
              padded: tl.constexpr):  # fmt: skip
     """Stores the RMSNorm of a row of which this program has some columns, `total` in float32."""
     tokens = tl.num_programs(1)
     squares = tl.sum(total * total, 0)
     if blocks > 1:
-        places = sums + (here * 2 * tokens + token) * blocks
+        # Places, as the inbox has them, for as many tokens as there is room for: other launches take other numbers.
+        rows = elements // width
+        places = sums + (here * 2 * rows + token) * blocks
         if stage & 4:
-            tell_row(squares, places, epoch, tokens * blocks, blocks)
+            tell_row(squares, places, epoch, rows * blocks, blocks)
         if stage & 8:
-            squares = sum_row(places, epoch, tokens * blocks, blocks, padded)
+            squares = sum_row(places, epoch, rows * blocks, blocks, padded)
     if stage & 8:
         y = total * tl.rsqrt(squares / width + eps) * (gain.to(tl.float32) + weight_bias)
         row = here * tokens + token
@@ -296,7 +298,7 @@ def all_reduce_push_norm_kernel(
     else:
         total = tl.load(residual_out + here * elements + at, mask=mask, other=0.0).to(tl.float32)
     norm_row(total, gain, eps, weight_bias, out, scales, scale, x, sums, epoch, token, here, cols, mask, width,
-             stage, quant, block, blocks, padded)  # fmt: skip
+             elements, stage, quant, block, blocks, padded)  # fmt: skip
     if stage & 8:
         finish(epochs, epoch)
 
@@ -335,6 +337,6 @@ def moe_finalize_ar_norm_oneshot_kernel(
     else:
         total = tl.load(residual_out + here * elements + at, mask=mask, other=0.0).to(tl.float32)
     norm_row(total, gain, eps, weight_bias, out, scales, scale, gemm2, sums, epoch, token, here, cols, mask, width,
-             stage, quant, block, blocks, padded)  # fmt: skip
+             elements, stage, quant, block, blocks, padded)  # fmt: skip
     if stage & 8:
         finish(epochs, epoch)

@@ -52,7 +52,7 @@ class Pretended(SymmetricGroup):
     def __init__(self, rank, memories, capacity):
         super(SymmetricGroup.__mro__[1], self).__init__()
         self.rank, self.size, self.device = rank, len(memories), torch.device("cpu")
-        self.capacity, self._used, self._buffer = capacity, 0, memories[rank]
+        self.capacity, self._used, self._buffer, self._shared = capacity, 0, memories[rank], {}
         self._addresses = [memory.data_ptr() for memory in memories]
 
     def _check_same(self, tokens, width, dtype, block):
@@ -73,6 +73,17 @@ def test_channels_are_cut_at_the_same_places_on_every_rank():
         assert apart.tolist() == [inbox_bytes(2, 2, 24, torch.bfloat16)] * 2
         assert first.first_rank == group.rank and not first.emulate
     assert torch.equal(ranks[0].channel(2, 24, torch.bfloat16).inboxes, ranks[1].channel(2, 24, torch.bfloat16).inboxes)
+
+
+def test_numbers_of_tokens_up_to_a_power_of_two_share_their_inboxes():
+    (group, _) = pretended(capacity=3 * inbox_bytes(2, 4, 64, torch.bfloat16))
+    four, three = group.channel(4, 64, torch.bfloat16, 32), group.channel(3, 64, torch.bfloat16, 32)
+    assert three.inboxes is four.inboxes and three.epochs is four.epochs and three.sums is four.sums
+    assert (three.tokens, three.programs, three.elements) == (3, 6, four.elements)
+    five = group.channel(5, 64, torch.bfloat16, 32)
+    assert five.inboxes[0] - four.inboxes[0] == inbox_bytes(2, 4, 64, torch.bfloat16)
+    assert all(group.no_room(tokens, 64, torch.bfloat16, 32) is None for tokens in range(3, 9))
+    assert "has 0 left" in group.no_room(2, 64, torch.bfloat16, 32)
 
 
 def test_what_no_longer_fits_is_said_and_raised():
@@ -143,39 +154,68 @@ def test_each_rank_launches_for_itself():
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
-@pytest.mark.parametrize("order", range(3))
+@pytest.mark.parametrize("order", range(4))
 def test_no_rank_writes_over_what_another_has_not_read(order):
-    """Any order of pushes and reads that waiting allows, one rank as far ahead as it can get."""
+    """Any order of pushes and reads that waiting allows, one rank as far ahead as it can get; tokens come and go."""
     pytest.importorskip("triton")
     from fusionscope.fusion_runtime.kernels import launch
 
-    ranks, turns, draw = 3, 5, random.Random(order)
-    groups = pretended(ranks=ranks, capacity=1 << 12)
-    channels = [group.channel(1, 8, torch.float32, 8) for group in groups]
-    inboxes = [group._buffer.view(torch.int32)[: 2 * ranks * 8].view(2, ranks, 8) for group in groups]
-    x = torch.randn(turns, ranks, 1, 8)
+    ranks, turns, most, width, draw = 3, 6, 8, 8, random.Random(order)
+    sizes = [draw.randint(5, most) for _ in range(turns)]
+    # A token's slot changes with each exchange of its own.
+    slots = [[sum(size > token for size in sizes[:turn]) % 2 for token in range(most)] for turn in range(turns)]
+    groups = pretended(ranks=ranks)
+    channels = [[group.channel(size, width, torch.float32, 8) for size in sizes] for group in groups]
+    inboxes = [group._buffer.view(torch.int32)[: 2 * ranks * most * width] for group in groups]
+    inboxes = [inbox.view(2, ranks, most, width) for inbox in inboxes]
+    x = [torch.randn(ranks, size, width) for size in sizes]
     pushed, read, ahead = [0] * ranks, [0] * ranks, 0
 
+    def parts(turn, owner, writer):
+        return torch.stack([inboxes[owner][slots[turn][token], writer, token] for token in range(sizes[turn])])
+
     def may_read(rank):
-        others = [inboxes[rank][read[rank] % 2, peer] for peer in range(ranks) if peer != rank]
-        return pushed[rank] > read[rank] and all((part != -1).all() for part in others)
+        others = [parts(read[rank], rank, peer) for peer in range(ranks) if peer != rank]
+        return all((part != -1).all() for part in others)
 
     while min(read) < turns:
-        able = [r for r in range(ranks) if pushed[r] == read[r] < turns or may_read(r)]
+        able = [r for r in range(ranks) if pushed[r] == read[r] < turns or (pushed[r] > read[r] and may_read(r))]
         # The first order always favours rank 0; the others are drawn.
         rank = able[0] if order == 0 else draw.choice(able)
-        if pushed[rank] == read[rank]:
-            slot = pushed[rank] % 2
-            assert all((inboxes[peer][slot, rank] == -1).all() for peer in range(ranks) if peer != rank)
-            launch.all_reduce(x[pushed[rank], rank], channels[rank], (1,))
+        turn = read[rank]
+        if pushed[rank] == turn:
+            assert all((parts(turn, peer, rank) == -1).all() for peer in range(ranks) if peer != rank)
+            launch.all_reduce(x[turn][rank], channels[rank][turn], (1,))
             pushed[rank] += 1
             ahead = max(ahead, pushed[rank] - min(read))
         else:
-            got = launch.all_reduce(x[read[rank], rank], channels[rank], (14,))
-            torch.testing.assert_close(got, x[read[rank]].sum(0), rtol=1e-5, atol=1e-5)
+            got = launch.all_reduce(x[turn][rank], channels[rank][turn], (14,))
+            torch.testing.assert_close(got, x[turn].sum(0), rtol=1e-5, atol=1e-5)
             read[rank] += 1
     assert ahead == 2, "a rank is never more than one exchange ahead of what the slowest has read"
-    assert all((inbox == -1).all() for inbox in inboxes)
+    assert all((group._buffer == -1).all() for group in groups)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
+def test_programs_of_a_row_tell_each_other_whatever_number_of_tokens_came_before():
+    pytest.importorskip("triton")
+    from fusionscope.fusion_runtime.boundaries import ar_norm
+    from fusionscope.fusion_runtime.kernels import launch
+    from fusionscope.fusion_runtime.norms import Norm
+
+    groups, norm = pretended(), Norm(torch.randn(24), 1e-5)
+    for tokens in (4, 3, 3, 4, 3, 4, 4):
+        channels = [group.channel(tokens, 24, torch.float32, 8) for group in groups]
+        assert channels[0].blocks == 3
+        x, residual = torch.randn(2, tokens, 24), torch.randn(tokens, 24)
+        for rank, channel in enumerate(channels):
+            launch.all_reduce_norm(x[rank], residual, norm, channel, None, (1,))
+        want = ar_norm.reference(list(x), residual, norm)
+        for rank, channel in enumerate(channels):
+            got = launch.all_reduce_norm(x[rank], residual, norm, channel, None, (2, 4, 8))
+            for mine, other in zip(got, want, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+    assert all((group._buffer == -1).all() for group in groups)
 
 
 def test_a_norm_of_shared_rows_has_its_channel_for_itself():
