@@ -34,18 +34,18 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        self._said: queue.Queue[str] = queue.Queue()
+        self._said: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._env, text=True
         )
         threading.Thread(target=self._listen, args=(self._process, self._said), daemon=True).start()
 
-    def _listen(self, process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+    def _listen(self, process: subprocess.Popen[str], said: queue.Queue[str | None]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             print(f"[{self.out.name}] {line}", end="", flush=True)
             said.put(line.strip())
-        said.put("")
+        said.put(None)
 
     def do(self, name: str) -> None:
         """Have a group done; a group that takes too long or ends the process is written down as failed."""
@@ -55,9 +55,9 @@ class Worker:
             self._process.stdin.write(f"{name}\n")
             self._process.stdin.flush()
             while (said := self._said.get(timeout=max(until - time.monotonic(), 0.1))) != f"done {name}":
-                if not said and self._process.poll() is not None:
-                    raise RuntimeError(f"the process ended with {self._process.returncode}")
-        except (queue.Empty, OSError, RuntimeError) as error:
+                if said is None:
+                    raise RuntimeError(f"the process ended with {self._process.wait(timeout=10)}")
+        except (queue.Empty, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             add(self.out / f"{self.phase}0.jsonl", {"group": name, "failed": f"{type(error).__name__}: {error}"})
             self.end()
             self._start()
