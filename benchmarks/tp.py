@@ -256,34 +256,40 @@ def apart(got: Tensor, want: Tensor) -> Tensor:
 
 
 def check_chain(report: Report, group: SymmetricGroup, tokens: int, hidden: int, block: int, post: bool,
-                replays: int) -> None:  # fmt: skip
-    """A chain of sites, replayed with new inputs while ranks are late; every site is compared."""
+                replays: int, fewest: int = 0) -> None:  # fmt: skip
+    """A chain of sites, replayed with new inputs while ranks are late; every site is compared.
+
+    With `fewest` sites take from so many tokens to `tokens` in turn, which share their inboxes, and carry nothing on.
+    """
     generator = torch.Generator("cuda").manual_seed(0)
     same = partial(torch.randn, generator=generator, device="cuda")
     x = torch.empty(SITES, tokens, hidden, dtype=BF16, device="cuda")
     delays = torch.zeros(SITES, group.size, dtype=torch.int32, device="cuda")
-    channel = group.channel(tokens, hidden, BF16, block)
+    counts = [tokens - (site % (tokens - fewest + 1) if fewest else 0) for site in range(SITES)]
+    channels = [group.channel(count, hidden, BF16, block) for count in counts]
     residual, streams = same(tokens, hidden).to(BF16), same(tokens, 4, hidden).to(BF16)
     norm, mix, comb = Norm(same(hidden).to(BF16), EPS), same(tokens, 4).abs() / 4, same(tokens, 4, 4).softmax(1)
 
     def chain(fused: bool) -> list[Tensor]:
         kept, carried = [], streams if post else residual
-        for site in range(SITES):
-            late = delays[site]
+        for site, count in enumerate(counts):
+            late, own, beside = delays[site], x[site, :count], carried[:count]
+            gains = mix[:count], comb[:count]
             if post:
-                carried = (
-                    launch.ar_hc_post(x[site], carried, mix, comb, channel, delays=late)
+                made = (
+                    launch.ar_hc_post(own, beside, *gains, channels[site], delays=late)
                     if fused
-                    else launch_norm.mhc_post(in_rank_order(x[site], group), carried, mix, comb)
+                    else launch_norm.mhc_post(in_rank_order(own, group), beside, *gains)
                 )
-                kept.append(carried)
-                continue
-            normed, carried = (
-                launch.all_reduce_norm(x[site], carried, norm, channel, delays=late)
-                if fused
-                else launch_norm.add_rmsnorm(in_rank_order(x[site], group), carried, norm)
-            )
-            kept += [carried, normed]
+                kept.append(made)
+            else:
+                normed, made = (
+                    launch.all_reduce_norm(own, beside, norm, channels[site], delays=late)
+                    if fused
+                    else launch_norm.add_rmsnorm(in_rank_order(own, group), beside, norm)
+                )
+                kept += [made, normed]
+            carried = carried if fewest else made
         return kept
 
     x.normal_()
@@ -308,6 +314,7 @@ def check_chain(report: Report, group: SymmetricGroup, tokens: int, hidden: int,
         what="correct",
         boundary="mhc_post" if post else "ar_norm",
         tokens=tokens,
+        fewest=fewest or tokens,
         hidden=hidden,
         columns=block,
         replays=replays,
@@ -324,6 +331,8 @@ def correct(report: Report, group: SymmetricGroup, replays: int) -> None:
         for block in (1024, power_of_two(hidden)):
             check_chain(report, group, tokens, hidden, block, False, replays)
     check_chain(report, group, 16, 4096, 512, True, replays)
+    for post, block in ((False, 1024), (False, 4096), (True, 512)):
+        check_chain(report, group, 8, 4096, block, post, replays, fewest=5)
     x = torch.randn(4, 4096, device="cuda").to(BF16)
     x[0] = -0.0
     x.view(torch.int16)[1, : 99 + group.rank] = -1
