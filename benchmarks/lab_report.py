@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from lab import lines
+from lab_predict import WHOLE, Seen, predictions
 from scipy import stats
 
 from fusionscope.analysis.shifts import shift
 
-#: The input classes. "candidate run": the candidate's whole traced step is known, and not its fused time alone.
-WHOLE = "candidate run"
 CLASSES = ("candidate", WHOLE, "in-context", "isolated-corrected", "isolated")
 PLAIN = {
     "amdahl_kernel_time": "Amdahl on kernel time",
@@ -78,8 +78,6 @@ def joined(folder: Path) -> list[dict[str, Any]]:
     A held-out case keeps the prediction that was written before it was measured. A tuning case is predicted again, with
     the factors that were chosen on it.
     """
-    from lab_predict import Seen, predictions
-
     measured: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("measure[0-9].jsonl")):
         for row in lines(path):
@@ -94,7 +92,30 @@ def joined(folder: Path) -> list[dict[str, Any]]:
             row |= predictions(Seen.load(folder / "traces" / f"{row['case']}.npz"))
         seconds = {"seconds": parts[0]["seconds"]} if "seconds" in parts[0] else {}
         measured_here = {"measured": saving(parts), "gpu": parts[0]["gpu"], "clocks": [p["clocks"] for p in parts]}
-        found.append(row | measured_here | seconds)
+        path = folder / "traces" / f"{row['case']}.npz"
+        alone = {"one_capture": one_capture(Seen.load(path))} if path.is_file() and row.get("spans_ns") else {}
+        found.append(row | measured_here | seconds | alone)
+    return found
+
+
+def one_capture(seen: Seen) -> dict[str, list[float]]:
+    """What each traced capture of both arms would have predicted alone, ns by input class."""
+    found: dict[str, list[float]] = {name: [] for name in CLASSES[:2]}
+    assert seen.fused_start is not None and seen.fused_duration is not None
+    count = len(seen.spans)
+    if any(len(times) % count for times in (seen.start, seen.fused_start)):
+        return found
+    nodes = np.array(seen.fused_nodes)
+    arms = [np.split(a, count) for a in (seen.start, seen.duration, seen.fused_duration)]
+    for k, (start, duration, fused) in enumerate(zip(*arms, strict=True)):
+        each = [fused[:, (nodes >= first) & (nodes < last)].sum(axis=1) for first, last in seen.fused_sites]
+        one = replace(
+            seen, start=start, duration=duration, candidate=float(np.median(np.mean(each, axis=0))),
+            in_context=None, isolated=None, spans=[seen.spans[k]], fused_spans=[seen.fused_spans[k]],
+        )  # fmt: skip
+        by = predictions(one)["by"]
+        for name, values in found.items():
+            values.append(round(by[name]["ns"], 1))
     return found
 
 

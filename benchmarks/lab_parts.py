@@ -1,0 +1,92 @@
+"""What the errors of the lab's predictions are made of: the measurement's captures, the traced captures, and the rest.
+
+    python benchmarks/lab_parts.py        reads results/h200_lab*.jsonl, writes results/h200_lab_parts.json
+
+All in percentage points of the step. A measured saving is a mean over captures whose times differ, and so is a
+prediction that several traced captures went into; what neither explains is the model's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lab import lines
+from lab_report import CLASSES, SETS, error
+
+RESULTS = Path(__file__).parent / "results"
+Rows = Sequence[dict[str, Any]]
+#: What the mean absolute value of a normal error is of its standard deviation.
+MEAN_ABS = float(np.sqrt(2 / np.pi))
+
+
+def main() -> int:
+    """Write the result file and print it."""
+    made = {name: parts(held_out(stem)) for name, (stem, _) in SETS.items() if (RESULTS / f"{stem}.jsonl").is_file()}
+    print(json.dumps(made, indent=1))
+    (RESULTS / "h200_lab_parts.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def held_out(stem: str) -> Rows:
+    """The held-out cases of a set."""
+    return [row for row in lines(RESULTS / f"{stem}.jsonl") if row.get("held_out")]
+
+
+def parts(rows: Rows) -> dict[str, Any]:
+    """Everything that is said of one set."""
+    found: dict[str, Any] = {"cases": len(rows), "perfect_prediction": perfect(rows), "classes": {}}
+    for name in CLASSES[:2]:
+        mine = [row for row in rows if name in row["by"]]
+        if not mine:
+            continue
+        off = np.array([error(row, row["by"][name]["ns"]) for row in mine])
+        of_measuring = np.array([np.sqrt(measured_variance(row)) / row["step_ns"] * 100 for row in mine])
+        found["classes"][name] = {
+            "mean_error": _round(np.abs(off).mean()),
+            "bias": _round(off.mean()),
+            "root_mean_square": _round(np.sqrt(np.mean(off**2))),
+            "of_measuring": _round(np.sqrt(np.mean(of_measuring**2))),
+            "median_square_root": _round(np.sqrt(np.median(off**2))),
+            "of_measuring_median": _round(np.sqrt(np.median(of_measuring**2))),
+            **traced(mine, name),
+        }
+    return found
+
+
+def perfect(rows: Rows) -> dict[str, float]:
+    """Mean error of a prediction without any, by how many captures each arm was measured with."""
+    one = [np.sqrt(measured_variance(row, each=True)) / row["step_ns"] * 100 for row in rows]
+    return {str(n): _round(np.mean(one) * MEAN_ABS / np.sqrt(n)) for n in (1, 2, 3, 4, 6, 8)}
+
+
+def measured_variance(row: dict[str, Any], each: bool = False) -> float:
+    """Variance of a measured saving from its captures, ns^2; of one with a single capture of each arm if `each`."""
+    found = row["measured"]
+    arms = [np.array(found[arm]).reshape(found["processes"], -1).mean(axis=0) for arm in ("split_ns", "fused_ns")]
+    return sum(float(np.var(a, ddof=1)) / (1 if each else len(a)) for a in arms if len(a) > 1)
+
+
+def traced(rows: Rows, name: str) -> dict[str, Any]:
+    """How far predictions from one traced capture of each arm differ, and how good they are."""
+    mine = [(row, row["one_capture"][name]) for row in rows if row.get("one_capture")]
+    if not mine:
+        return {}
+    spread = [np.std(ones, ddof=1) / row["step_ns"] * 100 for row, ones in mine]
+    of_all = [spread_ / np.sqrt(len(ones)) for spread_, (_, ones) in zip(spread, mine, strict=True)]
+    alone = [np.mean([abs(error(row, ns)) for ns in ones]) for row, ones in mine]
+    return {
+        "of_tracing": _round(np.sqrt(np.mean(np.square(of_all)))),
+        "one_capture": {"spread": _round(np.sqrt(np.mean(np.square(spread)))), "mean_error": _round(np.mean(alone))},
+    }
+
+
+def _round(value: Any) -> float:
+    return round(float(value), 4)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
