@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+torch = pytest.importorskip("torch")
+
 from gpus import needs_gpu
 
+from fusionscope.analysis.analysed import analyse
 from fusionscope.profiler.capture import cupti, nsys
 from fusionscope.profiler.store import Store
 
@@ -45,3 +49,20 @@ def test_every_replay_has_every_node(
     found = fusionscope("attribute", answer.json["run"], "--json").json
     rows = {row["boundary"]: row for row in found["boundaries"]}
     assert (rows["mhc_post"]["sites"], rows["mhc_post"]["rung"]) == (10, 3 if profiler == "torch" else 1)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two real ranks need two GPUs")
+@pytest.mark.parametrize(("paths", "per_site"), [("mhc_post=split", 2), ("mhc_post=triton", 1)])
+def test_two_real_ranks_launch_the_same_and_meet(fusionscope: Any, tmp_path: Path, paths: str, per_site: int) -> None:
+    profiler = "torch" if cupti.unavailable() else "cupti"
+    arguments = ("--model", "glm-5.3-flash", "--tp", 2, "--layers", 4, "--replays", 4, "--paths", paths)
+    answer = fusionscope("capture", *arguments, "--device", "cuda", "--profiler", profiler, "--json")
+    assert answer.code == 0, answer.err
+    assert "emulated ranks" not in answer.json["labels"]
+    run = Store(tmp_path / "store").load(answer.json["run"])
+    found = [analyse(run, rank=rank) for rank in (0, 1)]
+    assert found[0].forward.launches == found[1].forward.launches
+    for one in found:
+        sites = one.attribution.sites["mhc_post"]
+        assert len(sites) == 8 and {len(s.columns) for s in sites if s.subtype == "attn_exit"} == {per_site}
+        assert one.wait() is not None and (one.wait() >= 0).all()
