@@ -1,11 +1,15 @@
 """How long the dashboard keeps a person waiting: the first page over 500 runs, and two forwards of 2,000 launches.
 
     python benchmarks/dashboard_speed.py [--runs 500] [--launches 2000] [--repeat 5] [--out FILE.json]
+        [--against FOLDER]
 
 A headless Chromium opens each page as a person does, against a server of its own that has not seen these runs; the time
 runs until the last plot and row are there. `cold` is a link opened with an empty cache (the browser reads 8 MB of
 scripts), `clicked` the step from the page of all runs to the comparison, `again` the same link once more, `server` the
 page's callback alone. Wanted on two cores: the first page in 2 s cold, the comparison in 1.5 s when it is clicked.
+With --against, only the comparison is opened cold, in turn by this version and by that whose `fusionscope` package
+lies in FOLDER: on a machine that others use, the ratio of the two holds where seconds do not. It is kept beside what
+--out has.
 """
 
 from __future__ import annotations
@@ -149,6 +153,18 @@ def served(library: Library, path: str, search: str) -> tuple[float, float]:
     return times[0], times[1]
 
 
+def in_turn(browser: Browser, store: str, search: str, other: Path, repeat: int) -> dict[str, Any]:
+    """Seconds of the comparison with an empty cache, of another version and of this one."""
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    for _ in range(repeat):
+        for name, path in (("before", str(other.resolve())), ("after", "")):
+            with served_by_process(store, path) as url:
+                times[name].append(opened(browser, f"{url}/compare{search}", 3, 3)[0])
+    before, after = (statistics.median(times[name]) for name in ("before", "after"))
+    rounded = {f"{name}_cold_s": [round(t, 3) for t in values] for name, values in times.items()}
+    return {**rounded, "ratio_of_medians": round(after / before, 3), "load_1min": round(os.getloadavg()[0], 2)}
+
+
 def main() -> None:
     """Measure, print and store."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -156,6 +172,7 @@ def main() -> None:
     options.add_argument("--launches", type=int, default=2000)
     options.add_argument("--repeat", type=int, default=5)
     options.add_argument("--out", type=Path)
+    options.add_argument("--against", type=Path, metavar="FOLDER", help="of another version, as on PYTHONPATH")
     asked = options.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
@@ -166,6 +183,12 @@ def main() -> None:
         compared = f"?base={base}&candidate={candidate}"
         pages = {"runs": ("/", "", 0, 10), "compare": ("/compare", compared, 3, 3)}
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        if asked.against:
+            ratio = in_turn(browser, folder, compared, asked.against, asked.repeat)
+            browser.close()
+            known = json.loads(asked.out.read_text()) if asked.out and asked.out.exists() else {}
+            write({**known, "compare_in_turn": ratio}, asked.out)
+            return
         found: dict[str, Any] = {}
         for name, (path, search, plots, rows) in pages.items():
             times: dict[str, list[float]] = {"cold": [], "again": [], "clicked": []}
@@ -202,21 +225,27 @@ def main() -> None:
         "with an empty browser cache, until the last plot and row; again: that link once more; clicked: from the page "
         f"of all runs, {SETTLE_S:g} s after it came, to the last plot and row; server: the callback alone.",
     }
+    write(found, asked.out)
+
+
+def write(found: dict[str, Any], out: Path | None) -> None:
+    """Print the results, and store them where a file was named."""
     text = json.dumps(found, indent=2) + "\n"
-    if asked.out:
-        asked.out.write_text(text, encoding="utf-8")
+    if out:
+        out.write_text(text, encoding="utf-8")
     print(text)
 
 
 class served_by_process:
-    """A dashboard of its own process on a free port."""
+    """A dashboard of its own process on a free port; `path` is where another version of the packages lies."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, path: str = "") -> None:
+        self.environment = os.environ | ({"PYTHONPATH": path} if path else {})
         code = "import sys; from fusionscope.cli.main import main; sys.exit(main(sys.argv[1:]))"
         self.command = [sys.executable, "-c", code, "dashboard", "--port", "0", "--store", store, "--json"]
 
     def __enter__(self) -> str:
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, env=self.environment)
         assert self.process.stdout is not None
         told = ""
         while not told.endswith("}\n"):

@@ -48,6 +48,7 @@ def make_app(library: Library) -> Dash:
         index_string=_INDEX,
         suppress_callback_exceptions=True,
         compress=False,
+        hooks={"request_pre": "() => window.fusionscopeAsks()"},
         add_log_handler=False,
     )
     app.layout = _frame()

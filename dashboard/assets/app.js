@@ -132,12 +132,22 @@
     return React.createElement("span", { className: "fs-badge fs-status fs-status-" + name }, props.value);
   };
 
-  /* On a page without figures the browser has time to read plotly, which the next page will need: a third of a second.
+  /* Plotly is the largest script, and reading it takes longest: it is fetched beside the others, and read while the
+   * server makes a page with figures. On a page without figures it is read some time after, for the next page.
    * A promise in the place of plotly is what Dash's own loader waits for. */
+  const PLOTLY = "/_dash-component-suites/plotly/package_data/plotly.min.js";
+  const hasFigures = () => /^\/(run|compare|estimate|accuracy)(\/|$)/.test(window.location.pathname);
+
+  function fetchPlotly() {
+    const link = document.createElement("link");
+    Object.assign(link, { rel: "preload", as: "script", href: PLOTLY });
+    document.head.appendChild(link);
+  }
+
   function readPlotly() {
-    if (window.Plotly || !window._dashPlotlyJSURL) return;
+    if (window.Plotly) return;
     const script = document.createElement("script");
-    script.src = window._dashPlotlyJSURL;
+    script.src = PLOTLY;
     script.async = true;
     window.Plotly = new Promise((resolve, reject) => {
       script.onload = () => resolve(window.Plotly);
@@ -146,7 +156,12 @@
     document.head.appendChild(script);
   }
 
-  window.addEventListener("load", () => setTimeout(readPlotly, 2500));
+  if (hasFigures()) fetchPlotly();
+  /* Called by Dash before each request to the server: after the first of a page, the browser has nothing to do. */
+  window.fusionscopeAsks = () => {
+    window.fusionscopeAsks = () => {};
+    setTimeout(readPlotly, hasFigures() ? 0 : 2500);
+  };
 
   function say(button, text) {
     const before = button.textContent;

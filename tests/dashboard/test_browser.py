@@ -114,6 +114,21 @@ def test_a_page_is_made_once_and_again_when_a_control_changes(seen: Any) -> None
     page.get_by_text("worth merging").first.wait_for()
 
 
+@pytest.mark.parametrize("name", ["compare", "summary"])
+def test_plotly_is_fetched_beside_the_page_that_needs_it(seen: Any, name: str) -> None:
+    """It is the largest script: who waits for it after the server's answer waits longest."""
+    page = seen.open(PAGES[name])
+    drawn(page, *DRAWN[name])
+    times = page.evaluate("performance.getEntriesByType('resource').map(r => [r.name, r.startTime, r.responseEnd])")
+    answered = next(end for url, _, end in times if "_dash-update-component" in url)
+    fetched = [start for url, start, _ in times if "/plotly.min.js" in url]
+    if name == "summary":
+        assert not fetched
+    else:
+        assert fetched and min(fetched) < answered
+        assert page.evaluate("document.querySelectorAll('script[src*=\"plotly.min.js\"]').length") == 1
+
+
 def test_a_site_is_zoomed_to_stepped_through_and_shared(seen: Any) -> None:
     page = seen.open("/run/example")
     drawn(page, 3)
