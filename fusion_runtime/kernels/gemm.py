@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fusionscope.fusion_runtime.kernels.norms import to_fp8
+
 
 @triton.jit
 def per_token_group_quant_fp8_kernel(x, q, scale, x_stride, columns, groups, block_g: tl.constexpr):
@@ -17,8 +19,11 @@ def per_token_group_quant_fp8_kernel(x, q, scale, x_stride, columns, groups, blo
     cols = group[:, None] * 128 + tl.arange(0, 128)[None, :]
     mask = cols < columns
     value = tl.load(x + row * x_stride + cols, mask=mask, other=0.0).to(tl.float32)
-    by = tl.maximum(tl.max(tl.abs(value), 1), 1e-10) / 448.0
-    small = tl.minimum(tl.maximum(value / by[:, None], -448.0), 448.0)
+    largest = tl.maximum(tl.max(tl.abs(value), 1), 1e-10)
+    # A plain division is an approximate one on a GPU.
+    by = tl.div_rn(largest, tl.zeros_like(largest) + 448.0)
+    inverse = tl.div_rn(tl.zeros_like(by) + 1.0, by)
+    small = to_fp8(value, by[:, None] + tl.zeros_like(value), inverse[:, None])
     tl.store(q + row * columns + cols, small.to(q.dtype.element_ty), mask=mask)
     tl.store(scale + row * groups + group, by, mask=group < groups)
 

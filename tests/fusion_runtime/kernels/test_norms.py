@@ -102,9 +102,11 @@ def test_fp4_is_what_the_launch_of_its_own_makes_of_the_norm(key, width):
 def test_the_launch_of_its_own_divides_alike():
     x, scale, out = torch.randn(3, 200), torch.tensor([0.003]), torch.full((3, 200), float("nan"))
     norms.static_quant_fp8_kernel[(5,)](x, out, scale, x.numel(), block=128)
-    x[0, :3] = torch.tensor([0.0, 1e30, float("nan")])
+    x[0, :4] = torch.tensor([0.0, 1e30, float("nan"), -0.0])
     norms.static_quant_fp8_kernel[(5,)](x, out, scale, x.numel(), block=128)
     want = (x / scale).clamp(-FP8_MAX, FP8_MAX)
     # A GPU's fma rounds once. The interpreter's does since Triton 3.9; before, it multiplies, rounds, adds and rounds.
     once = hasattr(interpreter._interpreter, "fma_fp32")
     torch.testing.assert_close(out, want, rtol=0 if once else 2**-22, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(out), torch.signbit(want)), "a zero keeps its sign"
+    assert out[0, 3].signbit() and not out[0, 0].signbit()
