@@ -17,7 +17,7 @@ def differing(base: Analysed, candidate: Analysed) -> dict[str, tuple[str, str]]
         info = run.info
         known = {name: str(getattr(info, name)) for name in _COMPARED}
         if not info.imported:
-            known |= {f"path {k}": "split" for k in ("ar_norm", "moe_finalize", "mhc_post")}
+            known |= {f"path {k}": "split" for k in ("ar_norm", "moe_finalize", "mhc_post", "mhc_post_pre")}
         known |= {f"path {k}": v for k, v in info.paths.items()}
         known |= info.environment | {f"set {k}": v for k, v in info.settings.items()}
         known |= {k: v for k, v in machine(run).items() if not any(m in k.lower() for m in _MOMENTARY)}

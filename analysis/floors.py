@@ -120,6 +120,9 @@ def _bytes(boundary: str, row: int, shape: Shape) -> int:
         "add_norm": 4 * row,
         # Partial sum in, every stream in and out.
         "mhc_post": (1 + 2 * shape.streams) * row,
+        # The same, the read's projection (2 + streams) * streams rows wide in float32, and the read's input out.
+        "mhc_post_pre": (2 + 2 * shape.streams) * row
+        + (2 + shape.streams) * shape.streams * shape.streams * shape.hidden * 4,
     }
     if boundary == "moe_finalize":
         # The experts' rows in, then what follows: streams where there are several, else residual and norm.

@@ -20,6 +20,7 @@ SUBTYPES: dict[str, tuple[str, ...]] = {
     "ar_norm": ("residual", "no_residual", "trailing"),
     "moe_finalize": ("ffn_exit",),
     "mhc_post": ("attn_exit", "ffn_exit"),
+    "mhc_post_pre": ("attn_exit",),
 }
 """Every boundary the runtime knows, with its subtypes; a boundary of one's own is added here."""
 

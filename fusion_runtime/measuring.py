@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, mhc_post_pre, moe_finalize
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode.model import make_context
-from fusionscope.fusion_runtime.decode.model_spec import ModelSpec
+from fusionscope.fusion_runtime.decode.model_spec import STREAMS, ModelSpec
+from fusionscope.fusion_runtime.hyper import COEFFICIENTS, HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 from fusionscope.fusion_runtime.paths.registry import path_names
@@ -136,6 +137,23 @@ class PostSite(Site):
         return mhc_post.run(owed, self.streams, self.post, self.comb, subtype="ffn_exit", layer=0, ctx=ctx)
 
 
+class PostPreSite(PostSite):
+    """mhc_post and the read behind it, whose weights are its own: they are most of the bytes at few tokens."""
+
+    def __init__(self, spec: ModelSpec, tokens: int, dtype: Any, device: Any) -> None:
+        super().__init__(spec, tokens, dtype, device)
+        wide = STREAMS * spec.hidden
+        fn = torch.randn(COEFFICIENTS, wide, device=device).mul_(wide**-0.5)
+        scale, base = torch.full((3,), 0.5, device=device), torch.randn(COEFFICIENTS, device=device)
+        norm = torch.randn(spec.hidden, device=device).to(dtype)
+        constants = (spec.rms_eps, spec.hc_eps, spec.hc_iters, spec.hc_post_mult)
+        self.read = HyperWeights(fn, scale, base, norm, *constants)
+
+    def run(self, ctx: DecodeContext) -> Any:
+        owed = PartialSum(self.x, ctx.group)
+        return mhc_post_pre.run(owed, self.streams, self.post, self.comb, self.read, layer=0, ctx=ctx)
+
+
 class FinalizeSite(Site):
     """moe_finalize up to the end that the model's has."""
 
@@ -162,6 +180,7 @@ class FinalizeSite(Site):
 KINDS: dict[str, Callable[[ModelSpec, int, Any, Any], Site]] = {
     "ar_norm": NormSite,
     "mhc_post": PostSite,
+    "mhc_post_pre": PostPreSite,
     "moe_finalize": FinalizeSite,
 }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
-from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, mhc_post_pre, moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext
 from fusionscope.fusion_runtime.decode.model_spec import STREAMS
 from fusionscope.fusion_runtime.errors import NotReduced
@@ -38,7 +38,10 @@ class Consumer(Protocol):
 
 
 class HyperRead(Protocol):
-    """The mHC read of a half-layer: streams [T, 4, H] -> (normed input [T, H], post [T, 4], comb [T, 4, 4])."""
+    """The mHC read of a half-layer: streams [T, 4, H] -> (normed input [T, H], post [T, 4], comb [T, 4, 4]).
+
+    One that is a HyperWeights hands its weights over, so that a path can join it to the attention's exit before it.
+    """
 
     def read(self, streams: Tensor, ctx: DecodeContext) -> tuple[Tensor, Tensor, Tensor]: ...
 
@@ -140,7 +143,8 @@ class AddStream(ResidualStream):
 
 
 class HyperStream(ResidualStream):
-    """Four streams under hyper-connections: boundaries mhc_post and moe_finalize. A read is a HyperRead.
+    """Four streams under hyper-connections: boundaries mhc_post, moe_finalize, and mhc_post_pre, which joins the
+    attention's exit to the read behind it. A read is a HyperRead.
 
     The coefficients of a write come from the read before it and are gone after it.
     """
@@ -177,18 +181,29 @@ class HyperStream(ResidualStream):
                 )
             full = update.complete() if isinstance(update, PartialSum) else update
             self.streams = self.ctx.ops.expand_streams(full.tensor, STREAMS)
+        elif isinstance(update, PartialSum) and exit_kind == mhc_post_pre.SUBTYPE:
+            written = self._write_coefficients(update)
+            self.streams, x, *read_next = mhc_post_pre.run(
+                update, self.streams, *written, read, layer=layer, ctx=self.ctx
+            )
+            self._coefficients = (read_next[0], read_next[1])
+            return x
         elif update is not None:
             self._write(update, layer, exit_kind)
         x, post, comb = read.read(self.streams, self.ctx)
         self._coefficients = (post, comb)
         return x
 
-    def _write(self, update: Update, layer: int, exit_kind: str) -> None:
+    def _write_coefficients(self, update: Update) -> tuple[Tensor, Tensor]:
+        """Those of the read before, which are gone now."""
         if self._coefficients is None:
             what = update.what if isinstance(update, Owed) else "an update"
             raise NotReduced(f"{what} has no read before it whose coefficients it could be written with.")
-        post, comb = self._coefficients
-        self._coefficients = None
+        coefficients, self._coefficients = self._coefficients, None
+        return coefficients
+
+    def _write(self, update: Update, layer: int, exit_kind: str) -> None:
+        post, comb = self._write_coefficients(update)
         if isinstance(update, DeferredFinalize):
             self.streams = moe_finalize.run_mhc(update, self.streams, post, comb, layer=layer, ctx=self.ctx)
         else:

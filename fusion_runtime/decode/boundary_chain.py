@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
-from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, mhc_post_pre, moe_finalize
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode.model import make_context, ops_for
 from fusionscope.fusion_runtime.decode.recorder import captured_nodes
 from fusionscope.fusion_runtime.decode.spec import STREAMS, ModelSpec
 from fusionscope.fusion_runtime.errors import BadSpec
+from fusionscope.fusion_runtime.hyper import COEFFICIENTS, HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 
@@ -26,7 +27,7 @@ Tensor = Any
 #: y [T, H] of the producer and the number of the site -> the outputs of the boundary, the consumer's input first.
 Step = Callable[[Tensor, int], tuple[Tensor, ...]]
 
-KINDS = (mhc_post.NAME, moe_finalize.NAME, ar_norm.NAME)
+KINDS = (mhc_post.NAME, mhc_post_pre.NAME, moe_finalize.NAME, ar_norm.NAME)
 WEIGHT_BYTES = 512 * 2**20
 """Weights of all sites together, several times the largest cache of a GPU."""
 
@@ -47,7 +48,8 @@ class BoundaryChain:
         self.device, self.ops = torch.device(device), ops_for(device)
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         self._draw = torch.Generator(self.device).manual_seed(seed)
-        self.mhc = boundary == mhc_post.NAME or (boundary == moe_finalize.NAME and spec.residual == "mhc")
+        self.joined = boundary == mhc_post_pre.NAME
+        self.mhc = self.joined or boundary == mhc_post.NAME or (boundary == moe_finalize.NAME and spec.residual == "mhc")
         hidden = spec.hidden
         inner = WEIGHT_BYTES // (2 * sites * hidden * 2) if self.device.type == "cuda" else hidden
         self.x, self.y = self._normal(tokens, inner), self._normal(tokens, hidden)
@@ -64,14 +66,22 @@ class BoundaryChain:
         return drawn.mul_(std).to(dtype or self.dtype)
 
     def _rest(self) -> tuple[Any, ...]:
-        """What the boundary reads beside the sum: (streams, post, comb), or (residual, norm)."""
+        """What the boundary reads beside the sum: (streams, post, comb[, the next read]), or (residual, norm)."""
         tokens, hidden, f32 = self.tokens, self.spec.hidden, torch.float32
         if self.mhc:
             post = self._normal(tokens, STREAMS, dtype=f32).sigmoid_()
             comb = torch.softmax(self._normal(tokens, STREAMS, STREAMS, dtype=f32), -1)
-            return self._normal(tokens, STREAMS, hidden), post, comb
+            beside = self._normal(tokens, STREAMS, hidden), post, comb
+            return (*beside, self._read()) if self.joined else beside
         weight = self._normal(hidden, std=0.1).add_(1)
         return self._normal(tokens, hidden), Norm(weight, self.spec.rms_eps)
+
+    def _read(self) -> HyperWeights:
+        spec, f32 = self.spec, torch.float32
+        fn = self._normal(COEFFICIENTS, STREAMS * spec.hidden, std=(STREAMS * spec.hidden) ** -0.5, dtype=f32)
+        scale, base = self._normal(3, std=0.1, dtype=f32).add_(0.5), self._normal(COEFFICIENTS, std=0.5, dtype=f32)
+        norm = self._normal(spec.hidden, std=0.1).add_(1)
+        return HyperWeights(fn, scale, base, norm, spec.rms_eps, spec.hc_eps, spec.hc_iters, spec.hc_post_mult)
 
     def own(self, y: Tensor) -> Any:
         """What this rank brings to the boundary: y, or the operands of a finalize with y as the shared expert."""
@@ -88,6 +98,8 @@ class BoundaryChain:
         own = self.own(y)
         mine = moe_finalize.partial(own) if isinstance(own, FinalizeOperands) else own
         parts = [mine, *self.peers(y)]
+        if self.joined:
+            return _consumed_first(mhc_post_pre.reference(parts, *self.rest))
         if self.mhc:
             return (mhc_post.reference(parts, *self.rest),)
         return tuple(ar_norm.reference(parts, *self.rest))
@@ -113,6 +125,8 @@ class BoundaryChain:
                 return (moe_finalize.run_mhc(owed, *self.rest, layer=site, ctx=ctx),)
             return tuple(moe_finalize.run_norm(owed, *self.rest, subtype="residual", layer=site, ctx=ctx))
         summed = PartialSum(own, group, "the producer's output")
+        if self.joined:
+            return _consumed_first(mhc_post_pre.run(summed, *self.rest, layer=site, ctx=ctx))
         if self.mhc:
             return (mhc_post.run(summed, *self.rest, subtype="attn_exit", layer=site, ctx=ctx),)
         return tuple(ar_norm.run(summed, *self.rest, subtype="residual", layer=site, ctx=ctx))
@@ -149,7 +163,8 @@ class BoundaryChain:
         for site in range(self.sites):
             y = self.ops.linear(h, self.producers[site])
             out = marked(step, y, site, marks)[0]
-            h = self.ops.linear(out[:, 0] if self.mhc else out, self.consumers[site])
+            streams = self.mhc and not self.joined
+            h = self.ops.linear(out[:, 0] if streams else out, self.consumers[site])
         return h
 
     def alone(self, step: Step, count: int, between: Callable[[], object], marks: list[tuple[int, int]]) -> None:
@@ -157,6 +172,10 @@ class BoundaryChain:
         for site in range(count):
             between()
             marked(step, self.y, site, marks)
+
+
+def _consumed_first(joined: mhc_post_pre.Joined) -> tuple[Tensor, ...]:
+    return joined.x, joined.streams, joined.post, joined.comb
 
 
 def marked(step: Step, y: Tensor, site: int, marks: list[tuple[int, int]]) -> Sequence[Tensor]:

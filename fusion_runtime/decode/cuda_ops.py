@@ -41,7 +41,8 @@ from fusionscope.fusion_runtime.decode.cuda_products import (
 )
 from fusionscope.fusion_runtime.decode.reference_ops import BLOCK, moe_blocks
 from fusionscope.fusion_runtime.errors import WrongQuantisation
-from fusionscope.fusion_runtime.kernels import launch_norm, mhc, moe, norms
+from fusionscope.fusion_runtime.hyper import HyperWeights
+from fusionscope.fusion_runtime.kernels import launch_mhc_pre, launch_norm, moe, norms
 from fusionscope.fusion_runtime.kernels import quant as quant_kernels
 from fusionscope.fusion_runtime.kernels import streams as stream_kernels
 from fusionscope.fusion_runtime.norms import Norm
@@ -203,37 +204,8 @@ def hc_pre(
     iters: int,
     post_mult: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    tokens, _, hidden = R.shape
-    wide = 4 * hidden
-    block_k = min(128, power_of_two(wide))
-    splits = min(128, cover(wide, block_k))
-    per_split = cover(wide, splits * block_k) * block_k
-    partial = new(fn, tokens, splits, mhc.PARTIAL_WIDTH)
-    block_t = min(4, power_of_two(tokens))
-    mhc.mhc_pre_gemm_sqrsum_kernel[(splits, cover(tokens, block_t))](
-        R, fn, partial, tokens, wide, splits, per_split=per_split, block_t=block_t, block_k=block_k, num_warps=8
-    )
-    out, post, comb = new(R, tokens, hidden), new(fn, tokens, 4), new(fn, tokens, 4, 4)
-    mhc.mhc_pre_big_fuse_with_norm_kernel[(tokens,)](
-        R,
-        partial,
-        scale,
-        base,
-        norm_w,
-        out,
-        post,
-        comb,
-        hidden,
-        splits,
-        rms_eps,
-        hc_eps,
-        post_mult,
-        iters,
-        block_s=power_of_two(splits),
-        block_h=power_of_two(hidden),
-        num_warps=8,
-    )
-    return out, post, comb
+    weights = HyperWeights(fn, scale, base, norm_w, rms_eps, hc_eps, iters, post_mult)
+    return launch_mhc_pre.read(R, launch_mhc_pre.project(R, fn), weights)
 
 
 def mhc_post(x: Tensor, R: Tensor, post: Tensor, comb: Tensor) -> Tensor:

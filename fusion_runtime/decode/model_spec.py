@@ -111,10 +111,13 @@ class ModelSpec:
         return sites
 
     def _mhc_sites(self, layer: int) -> list[BoundarySite]:
-        first: BoundarySite = ("mhc_post", "attn_exit", layer, "")
+        attention: list[BoundarySite] = [
+            ("mhc_post_pre", "attn_exit", layer, ""),
+            ("mhc_post", "attn_exit", layer, "mhc_post_pre"),
+        ]
         if not self.is_moe(layer):
-            return [first, ("mhc_post", "ffn_exit", layer, "")]
-        return [first, ("moe_finalize", "ffn_exit", layer, ""), ("mhc_post", "ffn_exit", layer, "moe_finalize")]
+            return [*attention, ("mhc_post", "ffn_exit", layer, "")]
+        return [*attention, ("moe_finalize", "ffn_exit", layer, ""), ("mhc_post", "ffn_exit", layer, "moe_finalize")]
 
     def truncated(self, layers: int) -> ModelSpec:
         """Only the first `layers` layers; the whole model if it has no more. Raises BadSpec below 1."""

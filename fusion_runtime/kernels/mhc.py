@@ -116,14 +116,20 @@ def read_streams(streams, post, comb, token, hidden, cols, mask):
 
 
 @triton.jit
+def new_stream(x, olds, gains, mix, j: tl.constexpr):
+    """R'[j] = post[j] * x + sum_k comb[k, j] * R[k] in float32, of what read_streams read; x is float32."""
+    # Spelled as fused multiply-adds: the compiler would choose its own in each kernel, and bits would differ.
+    y = gains[j] * x
+    for k in tl.static_range(4):
+        y = tl.fma(mix[k * 4 + j], olds[k].to(tl.float32), y)
+    return y
+
+
+@triton.jit
 def write_streams(x, olds, gains, mix, out, token, hidden, cols, mask):
-    """R'[j] = post[j] * x + sum_k comb[k, j] * R[k] in what read_streams read; x is float32. `out` may be `streams`."""
+    """Stores all four new streams. `out` may be `streams`."""
     for j in tl.static_range(4):
-        # Spelled as fused multiply-adds: the compiler would choose its own in each kernel, and bits would differ.
-        y = gains[j] * x
-        for k in tl.static_range(4):
-            y = tl.fma(mix[k * 4 + j], olds[k].to(tl.float32), y)
-        tl.store(out + (token * 4 + j) * hidden + cols, y, mask=mask)
+        tl.store(out + (token * 4 + j) * hidden + cols, new_stream(x, olds, gains, mix, j), mask=mask)
 
 
 @triton.jit

@@ -17,10 +17,11 @@ import torch
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import PartialSum
 from fusionscope.fusion_runtime.paths import probing
-from fusionscope.fusion_runtime.paths.base import Path, SiteShape
+from fusionscope.fusion_runtime.paths.base import Path, Rest, SiteShape
 from fusionscope.fusion_runtime.quant import Activation, InputQuant
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ WHEEL = "amd-aiter 0.1.7.post2.dev18"
 EXCHANGE = "aiter.ops.custom_all_reduce"
 COMMUNICATOR = "aiter.dist.device_communicators.custom_all_reduce"
 POST = "fused_allreduce_mhc_post_only"
+MHC, POST_PRE = "aiter.ops.mhc", "mhc_fused_post_pre"
+POST_PRE_TOKENS = 127
+"""Rows up to which its post and pre share a launch on every GPU (gfx950: 1,023); past that it runs them apart."""
 
 
 def which_library() -> str | None:
@@ -71,12 +75,14 @@ class AiterPath(Path):
         return None
 
     def declines(self, boundary: str, *, shape: SiteShape, group: Group) -> Decline | None:
-        if boundary not in ("ar_norm", "mhc_post"):
+        if boundary not in ("ar_norm", "mhc_post", "mhc_post_pre"):
             return Decline(Gate.NOT_COVERED, f"AITER has no {boundary}")
         if shape.tokens == 0:
             return Decline(Gate.NO_TOKENS, "there are no tokens")
         if shape.dtype not in DTYPES:
             return Decline(Gate.DTYPE, f"the dtype is {shape.dtype} and neither bfloat16 nor float16")
+        if boundary == "mhc_post_pre":
+            return _post_pre_declines(shape)
         if boundary == "ar_norm":
             return _norm_declines(shape, group) or _exchange_declines(boundary, shape, group)
         if shape.hidden % 8 or shape.hidden > POST_WIDTH:
@@ -102,6 +108,31 @@ class AiterPath(Path):
             reg_bytes=buffer.numel() * buffer.element_size(),
         )
         return out
+
+    def joins_read(self) -> bool:
+        return True
+
+    def mhc_post_pre(
+        self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, read: HyperWeights, ctx: DecodeContext
+    ) -> tuple[Tensor, Rest]:
+        # The group's all-reduce, then one operation for post and read, whose launches are not to be told apart.
+        next_post, next_comb, x, new = _found(MHC, POST_PRE)(
+            owed.complete().tensor.contiguous(),
+            streams.contiguous(),
+            post.contiguous().unsqueeze(-1),
+            comb.contiguous(),
+            read.fn,
+            read.scale,
+            read.base,
+            rms_eps=read.rms_eps,
+            hc_pre_eps=read.hc_eps,
+            hc_sinkhorn_eps=read.hc_eps,
+            hc_post_mult_value=read.post_multiplier,
+            sinkhorn_repeat=read.iterations,
+            norm_weight=read.norm,
+            norm_eps=read.rms_eps,
+        )
+        return new, lambda: (x, next_post.squeeze(-1), next_comb)
 
     def ar_norm(
         self,
@@ -136,6 +167,20 @@ class AiterPath(Path):
             device = torch.device("cuda", torch.cuda.current_device())
             self._communicators[group] = _found(COMMUNICATOR, "CustomAllreduce")(meeting, device)
         return self._communicators[group]
+
+
+def _post_pre_declines(shape: SiteShape) -> Decline | None:
+    if shape.dtype is not torch.bfloat16:
+        return Decline(Gate.DTYPE, f"AITER's mHC pre is for bfloat16 and the dtype is {shape.dtype}")
+    if shape.gamma_dtype is not None and shape.gamma_dtype != shape.dtype:
+        return Decline(Gate.GAMMA_DTYPE, f"the norm's weight is {shape.gamma_dtype} and x {shape.dtype}")
+    if shape.hidden % 256 or shape.hidden < 512:
+        why = f"hidden {shape.hidden} is no multiple of 256 from 512 on, which AITER's mHC post takes"
+        return Decline(Gate.HIDDEN_WIDTH, why)
+    if shape.tokens > POST_PRE_TOKENS:
+        why = f"{shape.tokens} tokens are over the {POST_PRE_TOKENS} up to which AITER joins post and pre"
+        return Decline(Gate.TOKENS_OVER_CAP, why)
+    return _missing(MHC, POST_PRE)
 
 
 def _norm_declines(shape: SiteShape, group: Group) -> Decline | None:

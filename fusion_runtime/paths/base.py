@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.gates import Decline
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 from fusionscope.fusion_runtime.quant import Activation, InputQuant, QuantKey
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Tensor = Any
 
+Rest = Callable[[], tuple[Tensor, Tensor, Tensor]]
+"""What is left of an mHC read: -> (x [T, H], post [T, 4] f32, comb [T, 4, 4] f32)."""
+
 
 @dataclass(frozen=True)
 class SiteShape:
@@ -26,7 +30,8 @@ class SiteShape:
     tokens T, hidden H, the tensors' dtype and device, top_k (0: no MoE). ends: what a moe_finalize ends in, "norm" or
     "mhc" ("" for other boundaries). quant: the key of the normed output, None for the storage dtype. gamma_dtype and
     eps: of the norm, None where there is none. residual: whether one is added. contiguous: what is owed and
-    the residual or the streams beside it are each one block of memory.
+    the residual or the streams beside it are each one block of memory. read: the constants of the read that a
+    mhc_post_pre ends in (HyperWeights.constants).
     """
 
     tokens: int
@@ -40,6 +45,7 @@ class SiteShape:
     eps: float | None = None
     residual: bool = True
     contiguous: bool = True
+    read: tuple[float, float, int, float] | None = None
 
 
 def weighted_sum(parts: FinalizeOperands, ctx: DecodeContext) -> Tensor:
@@ -93,6 +99,20 @@ class Path(ABC):
 
         owed [T, H]; streams [T, 4, H]; post [T, 4] f32; comb [T, 4, 4] f32; returns new streams [T, 4, H].
         """
+
+    def joins_read(self) -> bool:
+        """Whether `mhc_post_pre` is there: the write of an exit and the read behind it share launches."""
+        return False
+
+    def mhc_post_pre(
+        self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, read: HyperWeights, ctx: DecodeContext
+    ) -> tuple[Tensor, Rest]:
+        """mhc_post -> the new streams, and what is left of the read of them, as they are stored.
+
+        Only where `joins_read()`. What lies before the return is the mhc_post site; the rest runs at once after it.
+        Sums of the read may be taken in another order than hc_pre's.
+        """
+        raise NotImplementedError(f"path {self.name} does not join the read to the mHC post.")
 
     def finalize(self, owed: DeferredFinalize, ctx: DecodeContext) -> PartialSum:
         """Weighted sum over the experts, times scale, plus shared: [T, H], still owed to the group.

@@ -15,10 +15,11 @@ import torch
 from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
 from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
 from fusionscope.fusion_runtime.paths import probing
-from fusionscope.fusion_runtime.paths.base import Path, SiteShape
+from fusionscope.fusion_runtime.paths.base import Path, Rest, SiteShape
 from fusionscope.fusion_runtime.quant import FP8_STATIC_TENSOR, Activation, InputQuant, QuantisedActivation
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ FINALIZE_TOKENS = 128
 
 CAPS_MIB = {9: {2: 64.0, 4: 2.0, 8: 0.5}, 10: {2: 64.0, 4: 32.0, 8: 1.0}}
 """tokens * hidden * bytes, by compute capability and ranks, up to which vLLM takes this fusion."""
+
+POST_PRE = "mhc_fused_post_pre"
+POST_PRE_HIDDEN, POST_PRE_TOKENS = 4096, (33, 16384)
+POST_PRE_CONSTANTS = (1e-5, 1e-6, 20, 2.0)
+"""What its experimental post and pre in one launch is compiled for, besides compute capability 10.3 (0.7.4)."""
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -71,10 +77,12 @@ class FlashinferPath(Path):
             return Decline(Gate.ALIGNMENT, f"hidden {shape.hidden} is not a multiple of 8")
         if not shape.contiguous:
             return Decline(Gate.NOT_CONTIGUOUS, "FlashInfer reads each of its operands as one block of memory")
-        if boundary == "mhc_post" and shape.dtype is not torch.bfloat16:
+        if boundary in ("mhc_post", "mhc_post_pre") and shape.dtype is not torch.bfloat16:
             return Decline(Gate.DTYPE, f"FlashInfer's mHC post is for bfloat16 and the dtype is {shape.dtype}")
         if boundary == "mhc_post":
             return _missing("flashinfer.mhc", "mhc_post")
+        if boundary == "mhc_post_pre":
+            return _post_pre_declines(shape)
         if boundary == "moe_finalize" and shape.ends == "mhc":
             return Decline(Gate.NOT_COVERED, "FlashInfer's MoE finalize ends in a norm and this one in mHC post")
         if boundary not in ("ar_norm", "moe_finalize"):
@@ -87,6 +95,31 @@ class FlashinferPath(Path):
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         return _found("flashinfer.mhc", "mhc_post")(owed.complete().tensor, streams, post, comb)
+
+    def joins_read(self) -> bool:
+        return True
+
+    def mhc_post_pre(
+        self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, read: HyperWeights, ctx: DecodeContext
+    ) -> tuple[Tensor, Rest]:
+        # The group's all-reduce, then one launch for post and read: the whole of it counts as mhc_post.
+        new, next_post, next_comb, x = _found("flashinfer.mhc", POST_PRE)(
+            owed.complete().tensor,
+            streams,
+            post,
+            comb,
+            read.fn,
+            read.scale,
+            read.base,
+            read.norm,
+            rms_eps=read.rms_eps,
+            hc_pre_eps=read.hc_eps,
+            hc_sinkhorn_eps=read.hc_eps,
+            hc_post_mult_value=read.post_multiplier,
+            sinkhorn_repeat=read.iterations,
+            norm_eps=read.rms_eps,
+        )
+        return new, lambda: (x, next_post.squeeze(-1), next_comb)
 
     def finalize_norm(
         self, owed: DeferredFinalize, residual: Tensor, norm: Norm, ctx: DecodeContext, quant: InputQuant | None = None
@@ -195,6 +228,27 @@ def _fusion_declines(boundary: str, shape: SiteShape, group: Group) -> Decline |
     if shape.quant is not None and (boundary == "moe_finalize" or shape.quant != FP8_STATIC_TENSOR):
         return Decline(Gate.QUANT_UNSUPPORTED, f"FlashInfer's {boundary} does not end in {shape.quant} here")
     return _missing("flashinfer.comm", "allreduce_fusion", "weight_bias")
+
+
+def _post_pre_declines(shape: SiteShape) -> Decline | None:
+    if probing.operation("flashinfer.mhc", POST_PRE) is None:
+        return Decline(Gate.OP_MISSING, f"this FlashInfer has no flashinfer.mhc.{POST_PRE}: it needs 0.7.4 or later")
+    if torch.cuda.get_device_capability(shape.device) != (10, 3):
+        return Decline(Gate.ARCH_UNSUPPORTED, f"FlashInfer's {POST_PRE} is built for compute capability 10.3")
+    if shape.gamma_dtype is not None and shape.gamma_dtype != shape.dtype:
+        return Decline(Gate.GAMMA_DTYPE, f"the norm's weight is {shape.gamma_dtype} and x {shape.dtype}")
+    if shape.hidden != POST_PRE_HIDDEN:
+        return Decline(Gate.HIDDEN_WIDTH, f"hidden is {shape.hidden} and its kernel is for {POST_PRE_HIDDEN}")
+    if shape.read != POST_PRE_CONSTANTS:
+        return Decline(
+            Gate.READ_UNSUPPORTED, f"the read's constants are {shape.read}, its kernel's {POST_PRE_CONSTANTS}"
+        )
+    fewest, most = POST_PRE_TOKENS
+    if shape.tokens < fewest:
+        return Decline(Gate.TOKENS_UNDER_FLOOR, f"{shape.tokens} tokens are fewer than the {fewest} of its kernel")
+    if shape.tokens > most:
+        return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over {most}")
+    return None
 
 
 def _one_rank_declines(shape: SiteShape) -> Decline | None:

@@ -10,10 +10,11 @@ from fusionscope.fusion_runtime.comm.base import Group
 from fusionscope.fusion_runtime.comm.channel import Channel, ExchangeGroup, row_block
 from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.gates import Decline, Gate
-from fusionscope.fusion_runtime.kernels import launch, launch_norm
+from fusionscope.fusion_runtime.hyper import HyperWeights
+from fusionscope.fusion_runtime.kernels import launch, launch_mhc_pre, launch_norm
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, PartialSum
-from fusionscope.fusion_runtime.paths.base import Path, SiteShape
+from fusionscope.fusion_runtime.paths.base import Path, Rest, SiteShape
 from fusionscope.fusion_runtime.quant import Activation, InputQuant, refusal
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ MAX_TOKENS = 128
 MAX_NORM_WIDTH = 16384
 """At one rank, a norm keeps a whole row in one program."""
 
-BOUNDARIES = ("ar_norm", "moe_finalize", "mhc_post")
+MAX_JOINED_TOKENS = 64
+"""mhc_post_pre is for decoding: past this a read of its own has work enough for a GPU."""
+
+BOUNDARIES = ("ar_norm", "moe_finalize", "mhc_post", "mhc_post_pre")
 
 DTYPES = (torch.bfloat16, torch.float16)
 """What the kernels are for on a GPU; the interpreter takes float32 too."""
@@ -52,6 +56,18 @@ class TritonPath(Path):
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
         x = owed.take()
         return launch.ar_hc_post(x, streams, post, comb, _channel(owed.group, x))
+
+    def joins_read(self) -> bool:
+        return True
+
+    def mhc_post_pre(
+        self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, read: HyperWeights, ctx: DecodeContext
+    ) -> tuple[Tensor, Rest]:
+        x = owed.take()
+        tile = launch_mhc_pre.tile_for(*x.shape)
+        channel = _exchange(owed.group).channel(x.shape[0], x.shape[1], x.dtype, tile.block)
+        new, sums = launch_mhc_pre.post_and_project(x, streams, post, comb, read.fn, channel, tile)
+        return new, lambda: launch_mhc_pre.read(new, sums, read)
 
     def finalize_post(
         self, owed: DeferredFinalize, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext
@@ -99,6 +115,10 @@ def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool)
             why = f"hidden {shape.hidden} is over {MAX_NORM_WIDTH}, which one program can norm"
             return Decline(Gate.HIDDEN_WIDTH, why)
         return None
+    joined = boundary == "mhc_post_pre"
+    if joined and shape.tokens > MAX_JOINED_TOKENS:
+        why = f"{shape.tokens} tokens are over the {MAX_JOINED_TOKENS} up to which post and read are joined"
+        return Decline(Gate.TOKENS_OVER_CAP, why)
     if shape.tokens > MAX_TOKENS:
         return Decline(Gate.TOKENS_OVER_CAP, f"{shape.tokens} tokens are over the one-shot cap of {MAX_TOKENS}")
     if not isinstance(group, ExchangeGroup):
@@ -106,9 +126,12 @@ def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool)
         return Decline(Gate.PEER_MEMORY, why)
     if shape.device.type != group.device.type:
         return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
-    lacking = group.no_room(
-        shape.tokens, shape.hidden, shape.dtype, row_block(shape.hidden, shape.tokens, group.size) if normed else None
-    )
+    block = None
+    if normed:
+        block = row_block(shape.hidden, shape.tokens, group.size)
+    elif joined:
+        block = launch_mhc_pre.tile_for(shape.tokens, shape.hidden).block
+    lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, block)
     return None if lacking is None else Decline(Gate.WORKSPACE_TOO_SMALL, lacking)
 
 

@@ -94,7 +94,8 @@ def test_the_sites_of_the_model_are_found_by_ranges(captured: tuple[dict[str, An
     found = {row["boundary"]: row for row in json.loads(out.getvalue())["boundaries"]}
     assert (found["mhc_post"]["sites"], found["moe_finalize"]["sites"], found["ar_norm"]["sites"]) == (10, 2, 0)
     assert found["mhc_post"]["rung"] == 2
-    assert found["mhc_post"]["nested"] == {"moe_finalize": 2}
+    assert found["mhc_post"]["nested"] == {"moe_finalize": 2, "mhc_post_pre": 5}
+    assert (found["mhc_post_pre"]["sites"], found["mhc_post_pre"]["nested"]) == (5, {})
     assert found["mhc_post"]["kernel_time_ns"] > 0
 
 

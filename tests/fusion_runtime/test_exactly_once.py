@@ -17,6 +17,7 @@ from fusionscope.fusion_runtime.boundaries import moe_finalize
 from fusionscope.fusion_runtime.context import DecodeContext, PathChoice
 from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.gates import Decline, Gate
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import GemmaRmsNorm, Norm, RmsNorm
 from fusionscope.fusion_runtime.ownership import Exit, FinalizeOperands, ForwardScope, Full
 from fusionscope.fusion_runtime.paths import registry
@@ -47,6 +48,13 @@ class Fused(SplitPath):
     def finalizes_through(self, ends: str) -> bool:
         return ends in self.through
 
+    def joins_read(self) -> bool:
+        return "mhc" in self.through
+
+    def mhc_post_pre(self, owed: Any, streams: Any, post: Any, comb: Any, read: Any, ctx: Any) -> Any:
+        new = self.mhc_post(owed, streams, post, comb, ctx)
+        return new, lambda: read.read(new, ctx)
+
     def finalize_post(self, owed: Any, streams: Any, post: Any, comb: Any, ctx: Any) -> Any:
         return self.mhc_post(self.finalize(owed, ctx), streams, post, comb, ctx)
 
@@ -65,6 +73,11 @@ class Read:
     def read(self, streams: Any, ctx: Any) -> tuple[Any, Any, Any]:
         tokens = streams.shape[0]
         return streams.mean(1), torch.full((tokens, 4), 0.5), torch.eye(4).expand(tokens, 4, 4).contiguous()
+
+
+def plain_read() -> HyperWeights:
+    """The weights of a read, handed over as they are."""
+    return HyperWeights(torch.ones(24, 4 * H) / H, torch.ones(3), torch.zeros(24), torch.ones(H), 1e-5)
 
 
 paths = ["split", "fused"] if no_compiler() else ["split", "fused", "inductor"]
@@ -157,18 +170,23 @@ def test_an_ordinary_residual(fused: Any, path: str, gate: Any, machine: bool, t
     shared=st.booleans(),
     final=st.booleans(),
     own=st.booleans(),
+    joined=st.sampled_from(paths),
+    plain=st.booleans(),
 )
 def test_four_streams(fused: Any, path: str, gate: Any, through: bool, tokens: int, moe: bool, shared: bool,
-                      final: bool, own: bool) -> None:  # fmt: skip
+                      final: bool, own: bool, joined: str, plain: bool) -> None:  # fmt: skip
+    """Whether the attention's exit is joined to the read behind it or not."""
     fused.decline = None if gate is None else Decline(gate, "told to")
     fused.through = ("mhc",) if through else ()
     fused.machine = None
     group = Counting(SIZE)
-    ctx = DecodeContext(group, reference_ops, PathChoice.parse(f"mhc_post={path},moe_finalize={path}"))
+    ctx = DecodeContext(
+        group, reference_ops, PathChoice.parse(f"mhc_post={path},moe_finalize={path},mhc_post_pre={joined}")
+    )
     completion = group.all_reduce if own else None
 
     def forward() -> None:
-        stream, read = HyperStream(ctx, 2, final=final), Read()
+        stream, read = HyperStream(ctx, 2, final=final), plain_read() if plain else Read()
         update = Exit(group, "embedding", tokens=tokens).hand_on(torch.ones(tokens, H))
         for layer in range(2):
             stream.prepare_attn(update, read)
@@ -181,6 +199,10 @@ def test_four_streams(fused: Any, path: str, gate: Any, through: bool, tokens: i
 
     assert sums(ctx, group, forward) == (5 if tokens else 0)
     assert set(group.reduced) <= {(tokens, H)}
+    exits = [row for row in ctx.recorder.rows if row.subtype == "attn_exit"]
+    assert [row.boundary for row in exits] == (["mhc_post_pre", "mhc_post"] * 2 if tokens else [])
+    if joined == "fused" and not plain:
+        assert all(row.declined.endswith("[read_unsupported]") for row in exits[::2])
 
 
 def test_quantising_is_left_out_of_a_path_that_cannot(fused: Any) -> None:

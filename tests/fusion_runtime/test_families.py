@@ -178,7 +178,10 @@ SITES = {
         ("ar_norm", "no_residual"): 1, ("ar_norm", "residual"): 3, ("ar_norm", "trailing"): 1,
         ("moe_finalize", "ffn_exit"): 2,
     },
-    "glm-5.3-flash": {("mhc_post", "attn_exit"): 2, ("mhc_post", "ffn_exit"): 2, ("moe_finalize", "ffn_exit"): 1},
+    "glm-5.3-flash": {
+        ("mhc_post_pre", "attn_exit"): 2, ("mhc_post", "attn_exit"): 2, ("mhc_post", "ffn_exit"): 2,
+        ("moe_finalize", "ffn_exit"): 1,
+    },
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 import triton.language as tl
-from fusionscope.fusion_runtime.kernels import allreduce, attention, kda, mla, moe, norms, quant
+from fusionscope.fusion_runtime.kernels import allreduce, attention, kda, mhc_post_pre, mla, moe, norms, quant
 
 # A row of 4096 as two programs, rank 1 of 4 with real peers: every wait and every exchange is in.
 RING = dict(size=4, first_rank=1, ranks=1, stage=15, emulate=False, word=tl.int16, block=2048, blocks=2, padded=2,
@@ -45,6 +45,10 @@ CASES = {
     "add_norm_fp8": (norms.fused_add_rmsnorm_kernel,
                      dict(x="bf16", out="fp8", total_out="bf16", **NORMED), dict(quant=1, block=8192)),
     "ar_hc_post": (allreduce.ar_hc_post_oneshot_kernel, dict(x="bf16", **HYPER, **PEERS), RING),
+    "ar_hc_post_pre": (mhc_post_pre.ar_hc_post_pre_oneshot_kernel,
+                       dict(x="bf16", fn="f32", partial="f32", **HYPER, inboxes="i64", epochs="i32"),
+                       dict(size=4, first_rank=1, ranks=1, stage=11, emulate=False, word=tl.int16, block=32, rows=4,
+                            delays=None)),
     "finalize_hc_post": (allreduce.moe_finalize_ar_hc_post_oneshot_kernel, dict(**ROUTED, **HYPER, **PEERS),
                          dict(k=8, has_shared=True, **RING)),
     "finalize_norm": (allreduce.moe_finalize_ar_norm_oneshot_kernel, dict(out="bf16", **ROUTED, **NORMED, **PEERS),
@@ -95,4 +99,4 @@ def test_kernels_compile(target: str, tmp_path: object) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.strip() == "18"
+    assert done.stdout.strip() == "19"

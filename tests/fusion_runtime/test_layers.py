@@ -15,10 +15,10 @@ from fusionscope.fusion_runtime.decode import reference_ops
 from fusionscope.fusion_runtime.decode.layers.decoder import DecoderLayer
 from fusionscope.fusion_runtime.decode.layers.ffn import Mlp, MoeFfn
 from fusionscope.fusion_runtime.decode.layers.kda import KdaAttention
-from fusionscope.fusion_runtime.decode.layers.mhc import HyperConnection
 from fusionscope.fusion_runtime.decode.layers.mla import MlaAttention
 from fusionscope.fusion_runtime.decode.spec import MODELS
 from fusionscope.fusion_runtime.decode.weights import WeightSource
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import Exit
 from fusionscope.fusion_runtime.residual_stream import HyperStream
@@ -169,7 +169,7 @@ def test_moe(ctx: DecodeContext, weights: WeightSource, x: Any, block: int) -> N
     near(finalized(layer, x, ctx), moe_by_hand(layer, x.double()))
 
 
-def read_by_hand(mhc: HyperConnection, R: Any) -> tuple[Any, Any, Any]:
+def read_by_hand(mhc: HyperWeights, R: Any) -> tuple[Any, Any, Any]:
     flat = R.flatten(1)
     m = (flat @ mhc.fn.double().T) / (flat.square().mean(-1, keepdim=True) + SPEC.rms_eps).sqrt()
     scale, base = mhc.scale.double(), mhc.base.double()

@@ -15,11 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, mhc_post_pre, moe_finalize
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.comm.single import SingleGroup
 from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
 from fusionscope.fusion_runtime.gates import Gate
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm, apply
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 from fusionscope.fusion_runtime.paths import aiter as aiter_path
@@ -35,6 +36,14 @@ from fusionscope.fusion_runtime.quant import (
 BF16, T, H = torch.bfloat16, 3, 32
 GPU = torch.device("cuda")
 SHAPE = SiteShape(T, H, BF16, GPU, gamma_dtype=BF16, eps=1e-5)
+
+
+JOINED = replace(SHAPE, hidden=4096, tokens=64, read=(1e-5, 1e-6, 20, 2.0))
+
+
+def read_of(hidden):
+    fn = torch.randn(24, 4 * hidden) / (4 * hidden) ** 0.5
+    return HyperWeights(fn, torch.rand(3), torch.randn(24), torch.rand(hidden).to(BF16), 1e-5)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +68,9 @@ class Peers(SymmetricGroup):
 
 class OverGloo(ProcessGroup):
     kind, rank = "gloo", 0
+
+    def all_reduce(self, x):
+        return x * self.size
 
     def __init__(self, size=2):
         self.size = size
@@ -314,6 +326,54 @@ def test_flashinfer_posts_the_complete_sum(flashinfer):
     assert torch.equal(got, mhc_post.reference([x] * 2, streams, post, comb))
 
 
+def post_pre_0_7_4(x, residual, post_layer_mix, comb_res_mix, fn, hc_scale, hc_base, norm_weight, rms_eps=1e-5,
+                   hc_pre_eps=1e-6, hc_sinkhorn_eps=1e-6, hc_post_mult_value=2.0, sinkhorn_repeat=20, norm_eps=1e-5,
+                   out=None, fallback=True):  # fmt: skip
+    read = HyperWeights(fn, hc_scale, hc_base, norm_weight, rms_eps, hc_pre_eps, sinkhorn_repeat, hc_post_mult_value)
+    made = mhc_post_pre.reference([x], residual, post_layer_mix, comb_res_mix, read)
+    return made.streams, made.post[..., None], made.comb, made.x
+
+
+BLACKWELL = replace(JOINED, tokens=33)
+POST_PRE_GATES = [
+    (BLACKWELL, (10, 3), None),
+    (replace(BLACKWELL, tokens=32), (10, 3), Gate.TOKENS_UNDER_FLOOR),
+    (replace(BLACKWELL, tokens=16385), (10, 3), Gate.TOKENS_OVER_CAP),
+    (replace(BLACKWELL, hidden=5120), (10, 3), Gate.HIDDEN_WIDTH),
+    (replace(BLACKWELL, read=(1e-6, 1e-6, 20, 2.0)), (10, 3), Gate.READ_UNSUPPORTED),
+    (replace(BLACKWELL, gamma_dtype=torch.float32), (10, 3), Gate.GAMMA_DTYPE),
+    (replace(BLACKWELL, dtype=torch.float16), (10, 3), Gate.DTYPE),
+    (replace(BLACKWELL, contiguous=False), (10, 3), Gate.NOT_CONTIGUOUS),
+    (BLACKWELL, (10, 0), Gate.ARCH_UNSUPPORTED),
+    (BLACKWELL, (9, 0), Gate.ARCH_UNSUPPORTED),
+]
+
+
+@pytest.mark.parametrize(("shape", "capability", "gate"), POST_PRE_GATES)
+def test_gates_of_post_and_pre_in_one(monkeypatch, shape, capability, gate):
+    library(monkeypatch, flashinfer={}, flashinfer__mhc={"mhc_fused_post_pre": post_pre_0_7_4})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    decline = flashinfer_path.FlashinferPath().declines("mhc_post_pre", shape=shape, group=Peers())
+    assert (decline and decline.gate) == gate
+
+
+def test_a_flashinfer_without_post_and_pre_in_one(monkeypatch):
+    library(monkeypatch, flashinfer={}, flashinfer__mhc={})
+    decline = flashinfer_path.FlashinferPath().declines("mhc_post_pre", shape=BLACKWELL, group=Peers())
+    assert decline.gate is Gate.OP_MISSING and "0.7.4" in decline.reason
+
+
+def test_flashinfer_joins_post_and_pre_over_the_complete_sum(monkeypatch):
+    library(monkeypatch, flashinfer={}, flashinfer__mhc={"mhc_fused_post_pre": post_pre_0_7_4})
+    x, streams, read = torch.randn(T, H).to(BF16), torch.randn(T, 4, H).to(BF16), read_of(H)
+    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
+    path = flashinfer_path.FlashinferPath()
+    new, rest = path.mhc_post_pre(PartialSum(x, Peers()), streams, post, comb, read, None)
+    want = mhc_post_pre.reference([x] * 2, streams, post, comb, read)
+    assert path.joins_read()
+    assert all(torch.equal(mine, other) for mine, other in zip((new, *rest()), want, strict=True))
+
+
 # --- AITER ------------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +414,20 @@ def posts_of_main(seen):
     return {"fused_allreduce_mhc_post_only": fused_allreduce_mhc_post_only}
 
 
+def joined_of_main():
+    def mhc_fused_post_pre(layer_input, residual_in, post_layer_mix, comb_res_mix, fn, hc_scale, hc_base,
+                           rms_eps=1e-6, hc_pre_eps=1e-6, hc_sinkhorn_eps=1e-6, hc_post_mult_value=1.0,
+                           sinkhorn_repeat=20, norm_weight=None, norm_eps=1e-6, force_fused=False):  # fmt: skip
+        assert layer_input.is_contiguous() and post_layer_mix.shape == (T, 4, 1) and norm_eps == rms_eps
+        read = HyperWeights(
+            fn, hc_scale, hc_base, norm_weight, rms_eps, hc_pre_eps, sinkhorn_repeat, hc_post_mult_value
+        )
+        made = mhc_post_pre.reference([layer_input], residual_in, post_layer_mix[..., 0], comb_res_mix, read)
+        return made.post[..., None], made.comb, made.x, made.streams
+
+    return dict(locals())
+
+
 def aiter_norms():
     def rmsnorm2d_fwd_with_add(out, input, residual_in, residual_out, weight, epsilon, use_model_sensitive_rmsnorm=0):
         y, total = ar_norm.reference([input], residual_in, Norm(weight, epsilon))
@@ -373,6 +447,7 @@ def aiter(request, monkeypatch):
         aiter__ops={},
         aiter__ops__custom_all_reduce=posts_of_main(seen) if main else {},
         aiter__ops__rmsnorm=aiter_norms(),
+        aiter__ops__mhc=joined_of_main() if main else {},
         aiter__dist__device_communicators__custom_all_reduce={"CustomAllreduce": made},
     )
     monkeypatch.setattr(aiter_path.AiterPath, "_communicator", lambda self, group: made(None, None))
@@ -392,6 +467,12 @@ def test_the_other_package_of_that_name_is_named(monkeypatch, tmp_path):
 
 
 AITER_GATES = [
+    ("mhc_post_pre", replace(JOINED, tokens=0), OverGloo(), Gate.NO_TOKENS),
+    ("mhc_post_pre", replace(JOINED, dtype=torch.float16), OverGloo(), Gate.DTYPE),
+    ("mhc_post_pre", replace(JOINED, gamma_dtype=torch.float32), OverGloo(), Gate.GAMMA_DTYPE),
+    ("mhc_post_pre", replace(JOINED, hidden=4096 + 128), OverGloo(), Gate.HIDDEN_WIDTH),
+    ("mhc_post_pre", replace(JOINED, hidden=256), OverGloo(), Gate.HIDDEN_WIDTH),
+    ("mhc_post_pre", replace(JOINED, tokens=128), OverGloo(), Gate.TOKENS_OVER_CAP),
     ("ar_norm", SHAPE, OverGloo(), None),
     ("ar_norm", SHAPE, SingleGroup(), None),
     ("moe_finalize", SHAPE, OverGloo(), Gate.NOT_COVERED),
@@ -413,6 +494,20 @@ AITER_GATES = [
 def test_gates_of_aiter(aiter, boundary, shape, group, gate):
     decline = aiter_path.AiterPath().declines(boundary, shape=shape, group=group)
     assert (decline and decline.gate) == gate
+
+
+def test_the_wheel_lacks_post_and_pre_in_one_and_main_has_it(aiter):
+    path = aiter_path.AiterPath()
+    decline = path.declines("mhc_post_pre", shape=JOINED, group=OverGloo())
+    if not aiter.main:
+        assert decline.gate is Gate.OP_MISSING and "aiter.ops.mhc.mhc_fused_post_pre" in decline.reason
+        return
+    assert decline is None and path.joins_read()
+    x, streams, read = torch.randn(T, 512).to(BF16), torch.randn(T, 4, 512).to(BF16), read_of(512)
+    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
+    new, rest = path.mhc_post_pre(PartialSum(x.T.contiguous().T, OverGloo()), streams, post, comb, read, None)
+    want = mhc_post_pre.reference([x] * 2, streams, post, comb, read)
+    assert all(torch.equal(mine, other) for mine, other in zip((new, *rest()), want, strict=True))
 
 
 def test_the_wheel_lacks_mhc_post_and_main_has_it(aiter):

@@ -24,12 +24,16 @@ def test_layer_kinds() -> None:
 def test_boundary_map_of_the_whole_model(spec: ModelSpec) -> None:
     sites = spec.boundary_map()
     assert Counter((boundary, subtype) for boundary, subtype, _, _ in sites) == {
+        ("mhc_post_pre", "attn_exit"): 45,
         ("mhc_post", "attn_exit"): 45,
         ("mhc_post", "ffn_exit"): 45,
         ("moe_finalize", "ffn_exit"): 42,
     }
     nested = [layer for b, s, layer, outer in sites if outer == "moe_finalize" and (b, s) == ("mhc_post", "ffn_exit")]
     assert nested == list(range(3, 45))
+    assert [site[:3] for site in sites if site[3] == "mhc_post_pre"] == [
+        ("mhc_post", "attn_exit", layer) for layer in range(45)
+    ]
 
 
 ORDINARY = {
@@ -64,7 +68,11 @@ def test_kinds_of_attention() -> None:
 def test_truncated_and_asked_for_layers_agree() -> None:
     cut = GLM.truncated(5)
     assert cut.is_truncated and cut.boundary_map() == GLM.boundary_map(5)
-    assert Counter(boundary for boundary, *_ in cut.boundary_map()) == {"mhc_post": 10, "moe_finalize": 2}
+    assert Counter(boundary for boundary, *_ in cut.boundary_map()) == {
+        "mhc_post_pre": 5,
+        "mhc_post": 10,
+        "moe_finalize": 2,
+    }
     assert GLM.truncated(45) is GLM and GLM.truncated(99) is GLM
     with pytest.raises(BadSpec, match="--layers 0"):
         GLM.truncated(0)

@@ -9,10 +9,11 @@ from fusionscope.fusion_runtime.decode.layers.ffn import Mlp, MoeFfn
 from fusionscope.fusion_runtime.decode.layers.gdn import GdnAttention
 from fusionscope.fusion_runtime.decode.layers.gqa import GqaAttention
 from fusionscope.fusion_runtime.decode.layers.kda import KdaAttention
-from fusionscope.fusion_runtime.decode.layers.mhc import HyperConnection
+from fusionscope.fusion_runtime.decode.layers.mhc import hyper_connection
 from fusionscope.fusion_runtime.decode.layers.mla import MlaAttention
 from fusionscope.fusion_runtime.decode.spec import ModelSpec
 from fusionscope.fusion_runtime.decode.weights import WeightSource
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.residual_stream import AddStream, HyperStream, ResidualStream, Update
 
@@ -30,10 +31,10 @@ def norm_for(spec: ModelSpec, weights: WeightSource, name: str) -> Norm:
     return Norm(drawn, spec.rms_eps, 1.0) if spec.gemma else Norm(drawn.add_(1), spec.rms_eps)
 
 
-def read_for(spec: ModelSpec, weights: WeightSource, name: str) -> HyperConnection | Norm:
+def read_for(spec: ModelSpec, weights: WeightSource, name: str) -> HyperWeights | Norm:
     """How a half-layer reads its input from the stream."""
     if spec.residual == "mhc":
-        return HyperConnection(spec, weights, f"{name}_mhc")
+        return hyper_connection(spec, weights, f"{name}_mhc")
     return norm_for(spec, weights, f"{name}_norm")
 
 

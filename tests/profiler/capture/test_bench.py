@@ -54,7 +54,13 @@ def chain(boundary: str, model: str = "tiny", tokens: int = 3) -> BoundaryChain:
 
 @pytest.mark.parametrize(
     ("boundary", "model"),
-    [("mhc_post", "tiny"), ("moe_finalize", "tiny"), ("ar_norm", "deepseek-v3"), ("moe_finalize", "deepseek-v3")],
+    [
+        ("mhc_post", "tiny"),
+        ("mhc_post_pre", "tiny"),
+        ("moe_finalize", "tiny"),
+        ("ar_norm", "deepseek-v3"),
+        ("moe_finalize", "deepseek-v3"),
+    ],
 )
 def test_the_split_path_is_right_at_every_boundary(boundary: str, model: str) -> None:
     made = chain(boundary, model)
@@ -64,7 +70,7 @@ def test_the_split_path_is_right_at_every_boundary(boundary: str, model: str) ->
 
 
 def test_a_boundary_that_the_model_lacks_is_refused() -> None:
-    with pytest.raises(BadSpec, match="0 sites of ar_norm: choose from mhc_post, moe_finalize"):
+    with pytest.raises(BadSpec, match="0 sites of ar_norm: choose from mhc_post, mhc_post_pre, moe_finalize"):
         chain("ar_norm")
 
 
