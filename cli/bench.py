@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bench(
-    boundary: Annotated[str, typer.Argument(metavar="BOUNDARY", help="mhc_post, mhc_post_pre, moe_finalize or ar_norm.")],
+    boundary: Annotated[str, typer.Argument(metavar="BOUNDARY", help="mhc_post, mhc_post_pre, moe_finalize, ar_norm.")],
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="The built-in model whose shapes it has.")],
     tp: Annotated[int, typer.Option("--tp", metavar="N", help="Ranks, emulated on one GPU.")] = 4,
     tokens: Annotated[str, typer.Option("--tokens", metavar="T,…", help="Numbers of tokens.")] = "1,4,16,64",

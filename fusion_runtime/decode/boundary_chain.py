@@ -49,7 +49,9 @@ class BoundaryChain:
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         self._draw = torch.Generator(self.device).manual_seed(seed)
         self.joined = boundary == mhc_post_pre.NAME
-        self.mhc = self.joined or boundary == mhc_post.NAME or (boundary == moe_finalize.NAME and spec.residual == "mhc")
+        self.mhc = (
+            self.joined or boundary == mhc_post.NAME or (boundary == moe_finalize.NAME and spec.residual == "mhc")
+        )
         hidden = spec.hidden
         inner = WEIGHT_BYTES // (2 * sites * hidden * 2) if self.device.type == "cuda" else hidden
         self.x, self.y = self._normal(tokens, inner), self._normal(tokens, hidden)
