@@ -353,7 +353,7 @@ def dry() -> None:
             block = row_block(hidden, tokens, group.size)
             wanted = inbox_bytes(group.size, tokens, hidden, BF16)
             programs = tokens * -(-hidden // block)
-            epochs, sums = counters(1, programs, "cpu")
+            epochs, sums = counters(1, tokens, -(-hidden // block), "cpu")
             used += wanted
             lamport = 3 * group.size * MOST_TOKENS * hidden * 2
             row = {

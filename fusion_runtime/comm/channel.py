@@ -17,11 +17,13 @@ MAX_BLOCK = 512
 """Columns of one program: H 4096 gives 8 programs a token."""
 
 MAX_ROW_BLOCK = 1024
-WHOLE_ROW_TOKENS, WHOLE_ROW_COLUMNS = 4, 8192
-"""From so many tokens a program takes whole rows, if it receives no more columns (measured, benchmarks/tp.py)."""
+"""The same where rows are normed: programs of a row wait for each other once, so that fewer are faster."""
 
 SLOTS = 2
 """Exchanges whose parts are kept apart."""
+
+LINE = 32
+"""int32 of a line of a GPU's cache: what a row's programs look at again and again lies apart from other rows'."""
 
 ALIGNMENT = 256
 """Bytes; where a channel may begin in a larger buffer."""
@@ -38,14 +40,11 @@ def default_block(width: int) -> int:
 
 
 def row_block(width: int, tokens: int, size: int) -> int:
-    """Columns of one program where a kernel needs whole rows.
+    """Columns of one program where a kernel needs whole rows, which several programs share (measured).
 
-    One program a row, or several that sum over it together: these move the row's bytes sooner, and wait once more.
+    One multiprocessor moves the bytes of a wide row slower than several that then wait for each other once more.
     """
-    whole = max(128, power_of_two(width))
-    if tokens >= WHOLE_ROW_TOKENS and whole * (size - 1) <= WHOLE_ROW_COLUMNS:
-        return whole
-    return min(MAX_ROW_BLOCK, whole)
+    return min(MAX_ROW_BLOCK, max(128, power_of_two(width)))
 
 
 def word_of(dtype: Any) -> Any:
@@ -69,7 +68,7 @@ class Channel:
     Launches over one channel must follow each other in stream order, eager or in graphs, and come in the same order on
     every rank: the epochs count them. Where several programs share a row (blocks > 1), norms have the channel for
     themselves, as other kernels leave `sums` as they are.
-    inboxes [size] int64 are addresses, epochs [ranks here, programs] and sums [ranks here, 2, programs] int32;
+    inboxes [size] int64 are addresses, epochs [ranks here, programs] and sums [ranks here, tokens, 2, places] int32;
     first_rank is the rank whose x comes first in a launch; emulate: peers never send, their parts lie in the inbox;
     `memory` keeps the inboxes alive. These have room for `rows` tokens: channels of fewer can be views of the same
     inboxes and counters, and all of them are one channel to what is said here.
@@ -102,10 +101,11 @@ class Channel:
         return self.rows * self.width
 
 
-def counters(ranks: int, programs: int, device: Any) -> tuple[Tensor, Tensor]:
+def counters(ranks: int, tokens: int, blocks: int, device: Any) -> tuple[Tensor, Tensor]:
     """(epochs, sums) of a new channel."""
-    epochs = torch.zeros((ranks, programs), dtype=torch.int32, device=device)
-    return epochs, torch.full((ranks, SLOTS, programs), -1, dtype=torch.int32, device=device)
+    epochs = torch.zeros((ranks, tokens * blocks), dtype=torch.int32, device=device)
+    places = max(LINE, power_of_two(blocks))
+    return epochs, torch.full((ranks, tokens, SLOTS, places), -1, dtype=torch.int32, device=device)
 
 
 class ExchangeGroup(Group):

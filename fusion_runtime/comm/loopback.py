@@ -30,7 +30,7 @@ def sync_channel(
     owners = 1 if emulate else size
     memory = torch.full((size, SLOTS, size, tokens * width), -1, dtype=word_of(dtype), device=device)
     inboxes = torch.tensor([memory[owner].data_ptr() for owner in range(size)], dtype=torch.int64, device=device)
-    epochs, sums = counters(owners, tokens * -(-width // block), device)
+    epochs, sums = counters(owners, tokens, -(-width // block), device)
     return Channel(size, tokens, width, block, dtype, 0, emulate, inboxes, epochs, sums, memory, tokens)
 
 

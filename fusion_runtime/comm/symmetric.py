@@ -182,7 +182,7 @@ class SymmetricGroup(ProcessGroup, ExchangeGroup):
         addresses = [address + self._used for address in self._addresses]
         self._used += inbox_bytes(self.size, rows, width, dtype)
         inboxes = torch.tensor(addresses, dtype=torch.int64, device=self.device)
-        epochs, sums = counters(1, rows * -(-width // block), self.device)
+        epochs, sums = counters(1, rows, -(-width // block), self.device)
         return Channel(
             self.size, rows, width, block, dtype, self.rank, False, inboxes, epochs, sums, self._buffer, rows
         )

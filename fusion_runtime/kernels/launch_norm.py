@@ -74,7 +74,7 @@ def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
 
 def row_warps(width: int) -> int:
     """Warps of a program that holds a row: sixteen bytes a thread where the row is long enough."""
-    return min(16, max(4, power_of_two(width) // 256))
+    return min(32, max(4, power_of_two(width) // 256))
 
 
 def add_rmsnorm(

@@ -34,19 +34,32 @@ def to_fp8(y, by, inverse):
 
 
 @triton.jit
-def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.constexpr, block: tl.constexpr):
-    """Stores some columns of a row y, rounded to storage already: as they are, or quantised as quant.py says.
+def given_scale(scale, quant: tl.constexpr):
+    """(scale[0], its reciprocal) where the consumer brings a scale, else ones; asked for early, so that it is there."""
+    by = 1.0
+    inverse = 1.0
+    if quant == 1:
+        by = tl.load(scale)
+        inverse = tl.div_rn(1.0, by)
+    if quant == 4:
+        by = tl.load(scale)
+    return by, inverse
+
+
+@triton.jit
+def store_normed(y, out, scales, given, row, first, cols, mask, width, quant: tl.constexpr, block: tl.constexpr):
+    """Stores the columns `first` to first + block of a row y, rounded to storage already: as they are, or quantised as
+    quant.py says; given: what given_scale gave.
 
     quant 0: out [T, W]. 1 (fp8_static_tensor): out e4m3, y / scale[0]. 2 (fp8_token_group_128): out e4m3 and
-    scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448; the block begins at a multiple of 128.
+    scales [T, ceil(W / 128)], the largest magnitude of 128 columns / 448; `first` is a multiple of 128.
     3 (mxfp4), 4 (nvfp4, linear): out uint8 [T, W / 2], scales [T, W / 32] or [T, W / 16].
     """
     at = row * width + cols
     if quant == 0:
         tl.store(out + at, y, mask=mask)
     if quant == 1:
-        by = tl.load(scale)
-        q = to_fp8(y.to(tl.float32), by + tl.zeros((block,), tl.float32), tl.div_rn(1.0, by))
+        q = to_fp8(y.to(tl.float32), given[0] + tl.zeros((block,), tl.float32), given[1])
         tl.store(out + at, q.to(out.dtype.element_ty), mask=mask)
     if quant == 2:
         groups = tl.reshape(y.to(tl.float32), (block // 128, 128))
@@ -55,13 +68,13 @@ def store_normed(y, out, scales, scale, row, cols, mask, width, quant: tl.conste
         inverse = tl.div_rn(tl.zeros_like(by) + 1.0, by)
         q = tl.reshape(to_fp8(groups, by[:, None] + tl.zeros_like(groups), inverse[:, None]), (block,))
         tl.store(out + at, q.to(out.dtype.element_ty), mask=mask)
-        group = tl.min(cols, 0) // 128 + tl.arange(0, block // 128)
+        group = first // 128 + tl.arange(0, block // 128)
         count = (width + 127) // 128
         tl.store(scales + row * count + group, by, mask=group < count)
     if quant == 3:
-        store_fp4(y, scale, out, scales, row, tl.min(cols, 0), width, 32, True, block)
+        store_fp4(y, given[0], out, scales, row, first, width, 32, True, block)
     if quant == 4:
-        store_fp4(y, scale, out, scales, row, tl.min(cols, 0), width, 16, False, block)
+        store_fp4(y, given[0], out, scales, row, first, width, 16, False, block)
 
 
 @triton.jit
@@ -95,13 +108,14 @@ def fused_add_rmsnorm_kernel(
     cols = tl.arange(0, block)
     mask = cols < width
     at = row * width + cols
+    given = given_scale(scale, quant)
     total = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     total += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
     gain = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32) + weight_bias
     tl.store(total_out + at, total, mask=mask)
     inverse = tl.rsqrt(tl.sum(total * total, 0) / width + eps)
     y = (total * inverse * gain).to(total_out.dtype.element_ty)
-    store_normed(y, out, scales, scale, row, cols, mask, width, quant, block)
+    store_normed(y, out, scales, given, row, 0, cols, mask, width, quant, block)
 
 
 @triton.jit

@@ -17,8 +17,11 @@ def _e2m1(x):
 
 
 @triton.jit
-def fp4_groups(even, odd, tensor_scale, scales, mx: tl.constexpr):
-    """Groups [G, size / 2] of even and odd columns, float32 -> (packed [G, size / 2] uint8, the groups' scales [G])."""
+def fp4_groups(even, odd, whole, scales, mx: tl.constexpr):
+    """Groups [G, size / 2] of even and odd columns, float32 -> (packed [G, size / 2] uint8, the groups' scales [G]).
+
+    whole: the tensor's scale; nothing where scales are exponents (mx).
+    """
     largest = tl.maximum(tl.max(tl.abs(even), 1), tl.max(tl.abs(odd), 1))
     if mx:
         # The bits of a positive float32 hold floor(log2) + 127; zero and what is too small for a scale become -127.
@@ -27,7 +30,6 @@ def fp4_groups(even, odd, tensor_scale, scales, mx: tl.constexpr):
         even, odd = even * by[:, None], odd * by[:, None]
         stored = (exponent + 127).to(tl.uint8)
     else:
-        whole = tl.load(tensor_scale)
         factor = tl.div_rn(whole * largest, tl.zeros_like(largest) + 6.0)
         stored = tl.minimum(factor, 448.0).to(scales.dtype.element_ty)
         wide = stored.to(tl.float32)[:, None] + tl.zeros_like(even)
@@ -38,13 +40,13 @@ def fp4_groups(even, odd, tensor_scale, scales, mx: tl.constexpr):
 
 
 @triton.jit
-def store_fp4(y, tensor_scale, out, scales, row, first, width, size: tl.constexpr, mx: tl.constexpr,
+def store_fp4(y, whole, out, scales, row, first, width, size: tl.constexpr, mx: tl.constexpr,
               block: tl.constexpr):  # fmt: skip
     """Columns first to first + block of a row y as fp4_quant_kernel stores them, scales row by row."""
     even, odd = tl.split(tl.reshape(y.to(tl.float32), (block // 2, 2)))
     even = tl.reshape(even, (block // size, size // 2))
     odd = tl.reshape(odd, (block // size, size // 2))
-    packed, stored = fp4_groups(even, odd, tensor_scale, scales, mx)
+    packed, stored = fp4_groups(even, odd, whole, scales, mx)
     group = first // size + tl.arange(0, block // size)
     inside = group < width // size
     pair = tl.arange(0, size // 2)
@@ -70,7 +72,10 @@ def fp4_quant_kernel(
     at = group[:, None] * size + 2 * pair[None, :]
     even = tl.load(x + row * x_stride + at, mask=inside[:, None], other=0.0).to(tl.float32)
     odd = tl.load(x + row * x_stride + at + 1, mask=inside[:, None], other=0.0).to(tl.float32)
-    packed, stored = fp4_groups(even, odd, tensor_scale, scales, mx)
+    whole = 1.0
+    if not mx:
+        whole = tl.load(tensor_scale)
+    packed, stored = fp4_groups(even, odd, whole, scales, mx)
     if swizzled:
         tile = (row // 128) * (columns_of_scales // 4) + group // 4
         place = tile * 512 + (row % 32) * 16 + (row % 128 // 32) * 4 + group % 4
