@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fusionscope.analysis.noise import AGAIN, BASE, CANDIDATE, CANDIDATE_AGAIN
+from fusionscope.analysis.observed import observe
 from fusionscope.analysis.shifts import BLOCKS, CAPTURES, LEAST_BLOCKS, SURE, Shift, shift
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import (
@@ -190,23 +191,39 @@ def judged(
     candidate: float,
     margin: float,
     each: int | None,
-    *,
-    subject: str = "",
-    says: str | None = None,
 ) -> Comparison:
     """The comparison with its verdict, and how many blocks are still needed.
 
     `each` captures of each arm were measured in a process (None: every turn was a process). Faster or slower is said of
-    more than one, and where 0 lies outside the 99 % interval as well. `says` stands in the place of the caution.
+    more than one, and where 0 lies outside the 99 % interval as well.
     """
     floor = floor_ns(found, control, each)
     taken = None if each is None else each * found.processes
-    said = caution(found, control, each) if says is None else says
+    said = caution(found, control, each)
+    if taken == 1:
+        seen = observe(
+            found.value_ns, found.interval_ns, base, floor, together=True, margin=margin,
+            next_step="both captured again (--captures), and in more processes (--processes)",
+        )  # fmt: skip
+        found = replace(found, interval_ns=seen.interval_ns)
+        return Comparison(found, control, base, candidate, margin, False, None, seen.verdict, taken, floor)
+    return _decided(found, control, base, candidate, margin, taken, floor, said)
+
+
+def of_captures(found: Shift, steps: tuple[float, float], margin: float, subject: str) -> Comparison:
+    """The same judgement of a difference between runs of which each holds a capture; `found` counts captures."""
+    return _decided(found, None, *steps, margin, found.processes, found.mde_ns, "", subject)
+
+
+def _decided(
+    found: Shift, control: Shift | None, base: float, candidate: float, margin: float, taken: int | None,
+    floor: float | None, said: str, subject: str = "",
+) -> Comparison:  # fmt: skip
     verdict = judge(
         found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said, subject=subject
     )
     needed: int | None = 0
-    doubt = _doubt(found, taken) if verdict.class_ in _DECIDED else ""
+    doubt = _doubt(found, control is None) if verdict.class_ in _DECIDED and not found.sure() else ""
     if doubt:
         needed = None
         quote = f"{verdict.quote.partition(f': {WORDS[verdict.class_]}')[0]}: {WORDS[INCONCLUSIVE]}; {doubt}"
@@ -214,28 +231,30 @@ def judged(
         verdict = replace(verdict, class_=INCONCLUSIVE, sentence=sentence, quote=quote)
     elif verdict.class_ == INCONCLUSIVE:
         needed = None if floor is None or found.unit != BLOCKS else _blocks_needed(found, floor, base, margin)
-        missing = _missing(found, needed, floor is None)
+        missing = _missing(found, needed, floor is None, control is None)
         verdict = judge(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, missing=missing,
             caution=said, subject=subject,
         )  # fmt: skip
-    equivalent = found.within(margin * base) and taken != 1
+    equivalent = found.within(margin * base)
     return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken, floor)
 
 
-def _doubt(found: Shift, taken: int | None) -> str:
-    """Why a difference is not told from what captures and processes differ by; "" where it is."""
-    if taken == 1:
-        return (
-            "each arm was captured once, and two captures of one program differ by as much as this may be. What would "
-            "settle it: both captured again, and in more processes."
-        )
-    if not found.sure():
-        return (
-            f"with so few {found.unit} it is not told from 0 at {SURE:.0%}. What would settle it: more {found.unit}"
-            f"{' (--processes)' if found.unit != BLOCKS else ''}."
-        )
-    return ""
+def _doubt(found: Shift, runs: bool) -> str:
+    """Why a difference is not told from what captures and processes differ by."""
+    more = _more(found.unit, runs)
+    return f"with so few {found.unit} it is not told from 0 at {SURE:.0%}. What would settle it: {more}."
+
+
+def _more(unit: str, runs: bool) -> str:
+    """What lowers the error; `runs`: each capture is a run."""
+    if unit == BLOCKS:
+        return "more blocks"
+    if runs:
+        return "more captures of each arm"
+    if unit == CAPTURES:
+        return "more captures of each arm (--captures), in more processes (--processes)"
+    return "more processes (--processes)"
 
 
 def _blocks_needed(found: Shift, floor: float, base: float, margin: float) -> int | None:
@@ -251,14 +270,12 @@ def _blocks_needed(found: Shift, floor: float, base: float, margin: float) -> in
     return None
 
 
-def _missing(found: Shift, needed: int | None, no_control: bool) -> str:
-    if no_control:
+def _missing(found: Shift, needed: int | None, no_floor: bool, runs: bool) -> str:
+    if no_floor:
         return "What would settle it: an A/A arm, the base measured against itself."
     if found.unit != BLOCKS:
-        more = "captures of each arm (--captures), in more processes" if found.unit == CAPTURES else "processes"
-        return (
-            f"More blocks would hardly settle it: what differs is {found.unit}. What would: more {more} (--processes)."
-        )
+        more = _more(found.unit, runs)
+        return f"More blocks would hardly settle it: what differs is {found.unit}. What would: {more}."
     if needed is None:
         return "More blocks would hardly settle it: the difference lies at the margin or the noise floor."
     return f"What would settle it: about {needed} more blocks."

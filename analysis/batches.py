@@ -6,17 +6,19 @@ Above the gate of a fusion both sides run the same kernels, and what they differ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.compare import Comparison
+from fusionscope.analysis.differing import incomparable
 from fusionscope.analysis.estimate import Estimate
+from fusionscope.analysis.observed import ONCE
 from fusionscope.analysis.ranks import batch_of
 from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.tables import number
-from fusionscope.analysis.verdict import BELOW_MARGIN, NOT_MEASURABLE, SLOWER, WORTH_MERGING, Verdict
+from fusionscope.analysis.verdict import BELOW_MARGIN, NOT_MEASURABLE, OBSERVED, SLOWER, WORTH_MERGING, Verdict
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.runinfo import PADDED, TOKENS, setting_number
 
@@ -40,6 +42,8 @@ class BatchRow:
     launches: tuple[int, int] = (0, 0)
     sites: int = 0
     verdict: Verdict | None = None
+    #: Of single captures: what the size would say if several agreed.
+    leans: str = ""
 
     def document(self) -> dict[str, object]:
         """The row as JSON."""
@@ -88,7 +92,7 @@ class Gate:
 
 
 def pair(bases: Sequence[Analysed], candidates: Sequence[Analysed]) -> list[tuple[Analysed, Analysed]]:
-    """The runs before and after, paired by batch and in order of it.
+    """The runs before and after, paired by batch and in order of it; several of a batch as they came.
 
     One base serves all candidates; runs that do not know their batch are paired in the order in which they came.
     Raises FusionScopeError where the batches of the two sides are not the same.
@@ -112,6 +116,37 @@ def pair(bases: Sequence[Analysed], candidates: Sequence[Analysed]) -> list[tupl
         )
     orders = [sorted(range(len(side)), key=side.__getitem__) for side in sides]
     return [(bases[b], candidates[c]) for b, c in zip(*orders, strict=True)]
+
+
+Pair = tuple[Analysed, Analysed]
+
+
+def captures_of(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """The pairs, those of one batch that capture the same two programs again together, in the order of the first."""
+    found: list[list[Pair]] = []
+    for both in pairs:
+        same = next((group for group in found if _again(group, both)), None)
+        if same is None:
+            found.append([both])
+        else:
+            same.append(both)
+    return found
+
+
+def _again(group: Sequence[Pair], both: Pair) -> bool:
+    """Whether both runs are captures of the group's programs that it does not hold yet."""
+    first = group[0]
+    if not batch_of_run(first[0]) or batch_of_run(first[0]) != batch_of_run(both[0]):
+        return False
+    held = [run for pair in group for run in pair]
+    if any(run is other or (run.info.id and run.info.id == other.info.id) for run in both for other in held):
+        return False
+    return all(_same_program(*sides) for sides in zip(first, both, strict=True))
+
+
+def _same_program(one: Analysed, other: Analysed) -> bool:
+    names = [list(run.forward.nodes["name"].astype(str)) for run in (one, other)]
+    return names[0] == names[1] and one.info.paths == other.info.paths and not incomparable(one, other)
 
 
 def batch_of_run(run: Analysed) -> int:
@@ -141,6 +176,7 @@ def batch_row(found: Comparison, verdict: Verdict | None, guess: Estimate | None
         launches=(found.base.forward.launches, run.forward.launches),
         sites=found.fired.sites if found.fired else 0,
         verdict=None if found.same_sequence else verdict,
+        leans=_STATES.get(verdict.would_be, "") if verdict and not found.same_sequence else "",
     )
 
 
@@ -154,7 +190,18 @@ def rows_of(pairs: Sequence[Comparison], margin: float) -> list[BatchRow]:
 
 
 def gate(rows: Sequence[BatchRow]) -> Gate:
-    """Up to how many tokens (or from how many) to fuse, where the sizes in order have one such place."""
+    """Up to how many tokens (or from how many) to fuse, where the sizes in order have one such place.
+
+    Sizes of single captures count as what they lean to, and the sentence says so.
+    """
+    made = _gate(rows)
+    once = sum(row.verdict is not None and row.verdict.kind == OBSERVED for row in rows)
+    if not once:
+        return made
+    return replace(made, sentence=f"{made.sentence} Observed in {ONCE} at {once} of {len(rows)} sizes, not measured.")
+
+
+def _gate(rows: Sequence[BatchRow]) -> Gate:
     rows = sorted(rows, key=lambda row: row.tokens)
     control = _control_part(rows)
     if not rows or any(row.tokens <= 0 for row in rows) or len({row.tokens for row in rows}) < len(rows):
@@ -192,9 +239,10 @@ def _wins(row: BatchRow, control: float | None) -> bool:
 
 def _state(row: BatchRow, control: float | None) -> str:
     """A win or loss no larger than what the same kernels differ by between two runs is none."""
-    if row.state in (WINS, LOSES) and control is not None and row.saving_ns is not None and row.step_ns:
-        return row.state if abs(row.saving_ns) / row.step_ns > control else "within what the controls differ by"
-    return row.state
+    state = row.leans or row.state
+    if state in (WINS, LOSES) and control is not None and row.saving_ns is not None and row.step_ns:
+        return state if abs(row.saving_ns) / row.step_ns > control else "within what the controls differ by"
+    return state
 
 
 def _control_part(rows: Sequence[BatchRow]) -> float | None:

@@ -5,19 +5,16 @@ Launches compare exactly. A boundary's rows and the same kernel elsewhere are tw
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.between import Untraced, next_step, untraced
 from fusionscope.analysis.changes import Change, Fired, changes_of, claims_of, fired_of, suspects
 from fusionscope.analysis.differing import differing, doubts, incomparable
 from fusionscope.analysis.forwards import most_like
 from fusionscope.analysis.paired_rows import Row, paired_rows
-from fusionscope.analysis.verdict import MARGIN, Verdict, judge
-
-#: A difference of two processes is one sample of how much processes differ.
-TWO_PROCESSES = "Both sides ran in processes of their own, and processes differ: this is one sample of that."
+from fusionscope.analysis.verdict import MARGIN, Verdict
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,10 @@ class Comparison:
     steps_ns: tuple[float, float] | None = None
     how: str = ""
     source: str = "untraced"
+    #: Captures of each arm that the measured saving stands on; None without one, or where every turn was a process.
+    captures: tuple[int, int] | None = None
+    #: What its interval allows for two captures of one program, ns; 0 where several captures tell.
+    between_ns: float = 0.0
 
     @property
     def step_ns(self) -> float:
@@ -55,8 +56,16 @@ class Comparison:
         return self.steps_ns[0] if self.steps_ns else self.base.step_ns()
 
 
-def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comparison:
-    """Compare two analysed runs (base first)."""
+def compare(
+    base: Analysed,
+    candidate: Analysed,
+    margin: float = MARGIN,
+    again: tuple[Sequence[Analysed], Sequence[Analysed]] = ((), ()),
+) -> Comparison:
+    """Compare two analysed runs (base first).
+
+    `again` are further captures of either, whose untraced times count as much; everything else is of the first ones.
+    """
     candidate = _paired(base, candidate)
     changes = [change for kind in base.attribution.sites for change in changes_of(base, candidate, kind)]
     same = list(base.forward.nodes["name"].astype(str)) == list(candidate.forward.nodes["name"].astype(str))
@@ -65,8 +74,7 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
     subject = f"fusing {claims[0][0].name} at {claims[0][0].fired_sites} sites" if len(claims) == 1 else ""
     forbidden = incomparable(base, candidate)
     # Times of other work, or of another machine, have no difference that would mean anything.
-    measured = (None, None, None, None) if forbidden else _measured(base, candidate, margin, subject)
-    verdict, saving, interval, mde = measured
+    times = None if forbidden else _times([base, *again[0]], [candidate, *again[1]], margin, subject)
     return Comparison(
         base=base,
         candidate=candidate,
@@ -79,34 +87,17 @@ def compare(base: Analysed, candidate: Analysed, margin: float = MARGIN) -> Comp
         differs=differing(base, candidate),
         incomparable=forbidden,
         doubts=doubts(base, candidate),
-        measured=verdict,
-        measured_saving_ns=saving,
-        measured_interval_ns=interval,
-        mde_ns=mde,
+        measured=times.verdict if times else None,
+        measured_saving_ns=times.saving_ns if times else None,
+        measured_interval_ns=times.interval_ns if times else None,
+        mde_ns=times.mde_ns if times else None,
         margin=margin,
-        steps_ns=_steps(base, candidate) if verdict is not None else None,
-        how=_how(base, candidate) if verdict is not None else "",
+        steps_ns=times.steps_ns if times else None,
+        how=times.how if times else "",
         source=base.untraced.source if base.untraced is not None else "untraced",
+        captures=times.captures if times else None,
+        between_ns=times.between_ns if times else 0.0,
     )
-
-
-def _steps(base: Analysed, candidate: Analysed) -> tuple[float, float]:
-    return base.step_ns(), candidate.step_ns()
-
-
-def _how(base: Analysed, candidate: Analysed) -> str:
-    """In how many processes and blocks both sides were timed."""
-    sides = [side.untraced for side in (base, candidate) if side.untraced is not None]
-    counts = dict.fromkeys(samples(side.processes, side.blocks) for side in sides)
-    alone = "" if one_process(base, candidate) else f" {TWO_PROCESSES}"
-    return f"{' and '.join(counts)} an arm.{alone}"
-
-
-def samples(processes: int, blocks: int, kind: str = "blocks") -> str:
-    """`3 processes x 20 blocks`."""
-    each = blocks // processes if processes and blocks % processes == 0 else 0
-    unit = "process" if processes == 1 else "processes"
-    return f"{processes} {unit} x {each} {kind}" if each else f"{processes} {unit}, {blocks} {kind}"
 
 
 def _paired(base: Analysed, candidate: Analysed) -> Analysed:
@@ -119,29 +110,13 @@ def _paired(base: Analysed, candidate: Analysed) -> Analysed:
     return candidate.of(best)
 
 
-def _measured(
-    base: Analysed, candidate: Analysed, margin: float, subject: str
-) -> tuple[Verdict | None, float | None, tuple[float, float] | None, float | None]:
-    """The verdict on untraced times, where both runs have them; a difference of two processes is one sample."""
-    if base.untraced is None or candidate.untraced is None or base.untraced.source != candidate.untraced.source:
-        return None, None, None, None
-    saving = base.untraced.median_ns - candidate.untraced.median_ns
-    errors = [
-        np.hypot(side.interval_ns[0] - side.median_ns, side.interval_ns[1] - side.median_ns) / np.sqrt(2)
-        for side in (base.untraced, candidate.untraced)
-    ]
-    half = float(np.hypot(*errors))
-    interval = (saving - half, saving + half)
-    floors = [side.mde_ns for side in (base.untraced, candidate.untraced)]
-    mde = None if None in floors else max(f for f in floors if f is not None)
-    if np.isnan(half):
-        interval, mde = (-abs(saving), 3 * abs(saving)), None
-    verdict = judge(
-        saving, interval, base.untraced.median_ns, mde, kind="measured", margin=margin,
-        missing="More untraced replays of both runs would settle it.",
-        caution="" if one_process(base, candidate) else TWO_PROCESSES, subject=subject,
-    )  # fmt: skip
-    return verdict, saving, interval, mde
+def _times(base: list[Analysed], candidate: list[Analysed], margin: float, subject: str) -> Untraced | None:
+    """What the untraced times of all captures of both arms say; None where one has none, or of another kind."""
+    before, after = ([one.untraced for one in side if one.untraced is not None] for side in (base, candidate))
+    if len(before) < len(base) or len(after) < len(candidate) or len({one.source for one in (*before, *after)}) > 1:
+        return None
+    together = one_process(base[0], candidate[0])
+    return untraced(before, after, together, margin, subject, next_step(base[0].info, candidate[0].info))
 
 
 def one_process(base: Analysed, candidate: Analysed) -> bool:

@@ -71,6 +71,8 @@ def document(found: Comparison) -> dict[str, object]:
             "saving_ns": number(found.measured_saving_ns or 0.0),
             "interval_ns": [number(v) for v in found.measured_interval_ns or ()],
             "mde_ns": None if found.mde_ns is None else number(found.mde_ns),
+            "captures": None if found.captures is None else {"base": found.captures[0], "candidate": found.captures[1]},
+            "between_captures_ns": number(found.between_ns) if found.between_ns else None,
             "verdict": found.measured.document(),
         },
         "quote": quote_of(found),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusionscope.analysis import ab
-from fusionscope.analysis.compare import Comparison, samples
+from fusionscope.analysis.between import samples
+from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.differing import same_work
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.store import Run
@@ -38,4 +39,6 @@ def with_ab(found: Comparison, measured: Run) -> Comparison:
         source="untraced" if kind == "paths" else "by two commands",
         steps_ns=(result.base_ns, result.candidate_ns),
         how=f"{samples(saving.processes, saving.blocks, 'ABBA blocks')} an arm. {said}".rstrip(),
+        captures=None if result.captures is None else (result.captures, result.captures),
+        between_ns=0.0,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,8 @@ class Baseline:
     blocks: int
     processes: int
     source: str
+    #: Median of each process, which is that of a capture, ns.
+    by_process: dict[int, float] = field(default_factory=dict)
 
 
 #: Sources in order of trust; times of the traced process carry the tracer's cost and are no baseline.
@@ -84,6 +86,10 @@ def _baseline(rows: pd.DataFrame, source: str) -> Baseline:
         blocks=len(parts),
         processes=int(rows["process"].nunique()),
         source=source,
+        by_process={
+            int(process): float(np.median(rows["duration_ns"][rows["process"] == process]))
+            for process in np.unique(rows["process"].to_numpy())
+        },
     )
 
 

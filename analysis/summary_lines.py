@@ -12,6 +12,7 @@ from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.differing import machine
 from fusionscope.analysis.estimate import Estimate, of_target
 from fusionscope.analysis.names import short
+from fusionscope.analysis.observed import ONCE
 from fusionscope.analysis.quantities import in_us, pair, percent, saving
 from fusionscope.analysis.serving import Serving, guarded
 from fusionscope.analysis.target import target
@@ -19,6 +20,7 @@ from fusionscope.analysis.verdict import (
     BELOW_MARGIN,
     INCONCLUSIVE,
     NOT_MEASURABLE,
+    OBSERVED,
     SLOWER,
     WORTH_MERGING,
     Verdict,
@@ -54,7 +56,7 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
 
 
 def verdict_of(found: Comparison, guess: Estimate | None, serving: Serving | None = None) -> Verdict | None:
-    """The measured verdict where there is one, else the predicted; None where the runs cannot be compared.
+    """The verdict on untraced times where there is one, else the predicted; None where the runs cannot be compared.
 
     Serving runs whose acceptance length fell forbid a positive one.
     """
@@ -95,13 +97,16 @@ def _by_how_much(found: Comparison, guess: Estimate | None, serving: Serving | N
         gain, step, how, decided = spans[0] - spans[1], spans[0], "traced only, ", None
         of = "traced span"
     class_ = decided.class_ if decided else INCONCLUSIVE
+    ending = WORDS[class_][2]
+    if decided is not None and decided.kind == OBSERVED:
+        ending = f"observed in {ONCE}"
     word = "less" if gain >= 0 else "more"
     size = f"{saving(gain)} {word} per decode forward ({percent(-gain / step)} of the {of})"
     if abs(gain) < 1:
         size = f"the {of} is unchanged"
     if class_ == NOT_MEASURABLE:
         return (f"no measurable difference, {how}{size}",)
-    return (f"{size}, {how}{WORDS[class_][2]}",)
+    return (f"{size}, {how}{ending}",)
 
 
 def what_ran(found: Comparison) -> Line:
@@ -145,8 +150,11 @@ def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Lin
         gain = _gain(found.measured_saving_ns or 0.0, interval, "95 % CI")
         floor = "not known" if found.mde_ns is None else f"{in_us(found.mde_ns)} us"
         need = in_us(margin * steps[0])
+        known = f"Measured, {found.source}:"
+        if found.measured is not None and found.measured.kind == OBSERVED:
+            known = f"Observed in {ONCE}, {found.source}:"
         return (
-            bold(f"Measured, {found.source}:"),
+            bold(known),
             f" {pair(*steps)}, {gain}; noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",
         )
     if guess is not None:
@@ -179,7 +187,7 @@ def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None =
         why = "nothing was measured untraced." if found.claims else "nothing was fused."
         return (bold("Verdict:"), f" none; {why}{more}")
     words, means, _ = WORDS[decided.class_]
-    kind = "" if decided.kind == "measured" else ", predicted"
+    kind = ", predicted" if decided.kind == "predicted" else ""
     parts: list[Inline] = [bold(f"Verdict{kind}: {words}"), f" ({means})." if means else "."]
     if decided.class_ == INCONCLUSIVE or decided.kind != "measured":
         # Its first words are the verdict's, which stand there already.
@@ -187,7 +195,7 @@ def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None =
         parts.append(f" {said[0].upper()}{said[1:]}")
     else:
         parts.append(f" {found.how}")
-    if decided.kind == "measured" and guess is not None:
+    if decided.kind != "predicted" and guess is not None:
         parts.append(f" Predicted from the base run with the fused time of this trace: {_interval(guess)}; Amdahl "
                      f"{percent(guess.amdahl_gain).lstrip('+')} of the span.")  # fmt: skip
     parts.append(more)

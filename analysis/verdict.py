@@ -9,6 +9,8 @@ BELOW_MARGIN = "below_margin"
 NOT_MEASURABLE = "not_measurable"
 SLOWER = "slower"
 INCONCLUSIVE = "inconclusive"
+#: Kind of a verdict on times of one capture of each arm, which no measurement is.
+OBSERVED = "observed"
 
 #: Margin that a saving must exceed to be worth a merge, as part of the step.
 MARGIN = 0.005
@@ -16,7 +18,7 @@ MARGIN = 0.005
 
 @dataclass(frozen=True)
 class Verdict:
-    """`class_` is one of the five above; `kind` is "predicted" or "measured"."""
+    """`class_` is one of the five above; `kind` is "predicted", "observed" or "measured"."""
 
     class_: str
     kind: str
@@ -26,11 +28,13 @@ class Verdict:
     sentence: str
     #: One sentence to quote: saving, interval, share of the step, times the noise floor, class, what would change it.
     quote: str = ""
+    #: Of an undecided observation: the class that several captures with this interval would have.
+    would_be: str = ""
 
     def document(self) -> dict[str, object]:
         """The verdict as JSON."""
         fields = asdict(self)
-        return {"class": fields.pop("class_"), **fields}
+        return {"class": fields.pop("class_"), **fields, "would_be": self.would_be or None}
 
 
 def judge(
@@ -96,7 +100,9 @@ def _quote(kind: str, subject: str, said: str, saving_ns: float, mde_ns: float |
     noise = "the noise floor is not known"
     if mde_ns is not None:
         noise = f"{abs(saving_ns) / mde_ns:.1f} times the noise floor" if mde_ns > 0 else "the noise floor is 0"
-    parts = [f"{kind.capitalize()}: {subject or 'the candidate'} {said}, {noise}: {WORDS[name]}", change]
+    # Blocks of one capture are no noise that a difference of two captures could be held against.
+    against = "" if kind == OBSERVED else f", {noise}"
+    parts = [f"{kind.capitalize()}: {subject or 'the candidate'} {said}{against}: {WORDS[name]}", change]
     return "; ".join(part for part in parts if part) + "."
 
 

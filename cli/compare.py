@@ -17,7 +17,7 @@ from fusionscope.cli.common import (
     StoreOpt,
     emit,
 )
-from fusionscope.cli.pairing import compared
+from fusionscope.cli.pairing import AbOpt, compared
 from fusionscope.cli.variadic import Variadic
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class COMMAND(Variadic):
     """The class of this command."""
 
-    several = ("--base", "--candidate")
+    several = ("--base", "--candidate", "--ab")
 
 
 def compare(
@@ -38,11 +38,12 @@ def compare(
         list[str] | None, typer.Argument(metavar="[BASE CANDIDATE]", help="The run before and the run after.")
     ] = None,
     base: Annotated[
-        list[str] | None, typer.Option("--base", metavar="RUN...", help="Runs before, one a batch size.")
+        list[str] | None, typer.Option("--base", metavar="RUN...", help="Runs before: batches, or captures of one.")
     ] = None,
     candidate: Annotated[
-        list[str] | None, typer.Option("--candidate", metavar="RUN...", help="Runs after, one a batch size.")
+        list[str] | None, typer.Option("--candidate", metavar="RUN...", help="Runs after, as many.")
     ] = None,
+    ab: AbOpt = None,
     margin: MarginOpt = "0.5%",
     store: StoreOpt = None,
     rank: RankOpt = None,
@@ -54,7 +55,8 @@ def compare(
 ) -> None:
     """Compare two runs: first whether the fusion fired, then what it changed, boundary by boundary.
 
-    With several runs on either side they are paired by batch, and a gate says up to how many tokens to fuse.
+    With several runs on either side they are paired by batch, and a gate says up to how many tokens to fuse. Several
+    runs of one batch are several captures, which a measurement takes.
 
     Example: fusionscope compare split fused
     """
@@ -67,7 +69,7 @@ def compare(
         raise FusionScopeError("Give either BASE CANDIDATE, or --base B1 B4… and --candidate C1 C4….")
     part = margin_part(margin)
     before, after = base or given[:1], candidate or given[1:]
-    found = compared(before, after, part, store, rank, forward, rules, boundary, sites)
+    found = compared(before, after, part, store, rank, forward, rules, boundary, sites, ab)
     if len(found) == 1:
         emit(json, document(found[0]), lambda: render(found[0]))
         return
@@ -181,7 +183,7 @@ def render(found: Comparison) -> RenderableType:
     if (over := ranks_document(found)) is not None:
         parts.append(ranks_table(over))
     if found.measured is not None:
-        parts.append(Text(f"Measured ({found.base.untraced.source if found.base.untraced else ''}): "
+        parts.append(Text(f"{found.measured.kind.capitalize()} ({found.source}): "
                           f"{found.measured.class_}. {found.measured.sentence}"))  # fmt: skip
     if (quote := quote_of(found)) is not None:
         parts.append(Text(f"To quote: {quote}"))

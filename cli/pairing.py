@@ -87,9 +87,11 @@ def compared(
 ) -> list[Comparison]:
     """Each run before with its run after (by batch; one before serves all), attributed and compared.
 
+    Several captures of the same two programs are one comparison.
+
     `ab` are runs of measured arms, in the order of the pairs. Raises FusionScopeError for another number of them.
     """
-    from fusionscope.analysis.batches import pair
+    from fusionscope.analysis.batches import captures_of, pair
     from fusionscope.analysis.compare import compare
     from fusionscope.analysis.measured_ab import with_ab
     from fusionscope.profiler.errors import FusionScopeError
@@ -98,7 +100,9 @@ def compared(
     before = [analysed(ref, store, rank, forward, rules, sites, boundaries=boundary) for ref in base]
     same = before[0].forward.rank
     after = [analysed(ref, store, same, "", rules, sites, boundaries=boundary) for ref in candidate]
-    found = [compare(*both, margin) for both in pair(before, after)]
+    # Runs of one batch that are the same two programs are several captures of each, and one comparison.
+    groups = [tuple(zip(*group, strict=True)) for group in captures_of(pair(before, after))]
+    found = [compare(b[0], c[0], margin, (b[1:], c[1:])) for b, c in groups]
     if ab and len(ab) != len(found):
         raise FusionScopeError(f"--ab names {len(ab)} runs for {len(found)} pairs: give one a pair, in their order.")
     return [with_ab(one, open_store(store).load(ref)) for one, ref in zip(found, ab, strict=True)] if ab else found

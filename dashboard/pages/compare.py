@@ -134,7 +134,7 @@ def _answer(found: Comparison) -> list[Component]:
         for kernel, n, boundary in found.suspects
     ]
     if found.measured is not None and not found.incomparable:
-        made.append(parts.verdict(found.measured, "measured, untraced"))
+        made.append(parts.verdict(found.measured, f"{found.measured.kind}, {found.source}"))
     elif found.measured is None:
         made.append(
             parts.alert("No replay times without a profiler on both sides, so nothing was measured.", "", "blue")

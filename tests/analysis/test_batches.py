@@ -19,6 +19,7 @@ from fusionscope.analysis.batches import (
     WINS,
     BatchRow,
     batch_of_run,
+    captures_of,
     gate,
     pair,
     rows_of,
@@ -91,8 +92,8 @@ def test_a_gate_never_lets_a_loss_in_or_a_win_out(sizes: list[tuple[int, str]]) 
         assert all((state == WINS) == (tokens >= found.fuse_from) for tokens, state in sizes)
 
 
-SLOW = timings([[30_500, 30_510, 30_490, 30_500]] * 6)
-FAST = timings([[28_300, 28_310, 28_290, 28_300]] * 6)
+SLOW = timings([[30_500, 30_510, 30_490, 30_500]] * 6, processes=3)
+FAST = timings([[28_300, 28_310, 28_290, 28_300]] * 6, processes=3)
 
 Make = Callable[..., Analysed]
 
@@ -111,6 +112,27 @@ def test_runs_are_paired_by_batch_whatever_the_order(made: Make) -> None:
     ]  # fmt: skip
     assert [r.saving_ns for r in rows] == [2_200] * 3 and rows[0].verdict is not None
     assert rows[0].verdict.kind == "measured"
+
+
+def test_runs_of_one_batch_are_captures_of_the_same_programs(made: Make) -> None:
+    before, after = runs(made, SPLIT, SLOW, [4, 1, 4]), runs(made, FUSED_RUN, FAST, [4, 1, 4])
+    groups = captures_of(pair(before, after))
+    assert [[batch_of_run(b) for b, _ in group] for group in groups] == [[1], [4, 4]]
+    # Another program of the same batch, or one base for two candidates, is a comparison of its own.
+    other = [*runs(made, FUSED_RUN, FAST, [4]), *runs(made, SPLIT, FAST, [4])]
+    assert [len(group) for group in captures_of(pair(runs(made, SPLIT, SLOW, [4, 4]), other))] == [1, 1]
+    assert [len(group) for group in captures_of(pair(before[:1], [after[0], after[2]]))] == [1, 1]
+
+
+def test_single_captures_lean_and_the_gate_says_what_it_rests_on(made: Make) -> None:
+    once = [timings([[ns, ns + 10, ns - 10, ns]] * 6) for ns in (30_500, 28_300)]
+    pairs = zip(runs(made, SPLIT, once[0], [4, 16]), runs(made, FUSED_RUN, once[1], [4, 16]), strict=True)
+    rows = rows_of([compare(b, c) for b, c in pairs], MARGIN)
+    assert [(r.state, r.leans) for r in rows] == [(OPEN, WINS)] * 2
+    assert gate(rows).sentence == (
+        "Fuse at every measured size (4 to 16 tokens); above 16 not measured. "
+        "Observed in one capture of each arm at 2 of 2 sizes, not measured."
+    )
 
 
 def test_sizes_that_do_not_fit_are_named(made: Make) -> None:

@@ -63,11 +63,48 @@ def test_a_shared_kernel_is_two_populations(made: Callable[..., Analysed]) -> No
 
 
 def test_untraced_times_of_both_give_a_measured_verdict(made: Callable[..., Analysed]) -> None:
-    base = made([SPLIT] * 3, timings([[30_000, 30_004, 29_996, 30_000]] * 6))
-    candidate = made([FUSED_RUN] * 3, timings([[27_900, 27_904, 27_896, 27_900]] * 6))
+    base = made([SPLIT] * 3, timings([[30_000, 30_004, 29_996, 30_000]] * 6, processes=3))
+    candidate = made([FUSED_RUN] * 3, timings([[27_900, 27_904, 27_896, 27_900]] * 6, processes=3))
     found = compare(base, candidate)
     assert found.measured is not None and found.measured.kind == "measured"
     assert found.measured.class_ == "worth_merging" and found.measured_saving_ns == pytest.approx(2_100)
+    assert found.captures == (3, 3) and document(found)["measured"]["between_captures_ns"] is None  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("after", "class_", "leans"),
+    [(27_900, "inconclusive", "worth_merging"), (31_000, "inconclusive", "slower"), (30_000, "inconclusive", "")],
+)
+def test_one_capture_of_each_arm_is_an_observation(
+    made: Callable[..., Analysed], after: int, class_: str, leans: str
+) -> None:
+    base = made([SPLIT] * 3, timings([[30_000, 30_004, 29_996, 30_000]] * 6))
+    candidate = made([FUSED_RUN] * 3, timings([[after, after + 4, after - 4, after]] * 6))
+    found = compare(base, candidate)
+    verdict, interval = found.measured, found.measured_interval_ns
+    assert verdict is not None and interval is not None and found.captures == (1, 1)
+    assert (verdict.kind, verdict.class_, verdict.would_be) == ("observed", class_, leans)
+    # 1.022 % of 30 us is what two captures in two processes differ by.
+    assert interval[0] == pytest.approx(30_000 - after - 306.6, abs=1) and found.between_ns == pytest.approx(306.6)
+    assert "What would settle it" in verdict.sentence and "one capture of each arm" in verdict.sentence
+    assert verdict.quote.startswith("Observed: ") and "worth merging" not in verdict.quote
+    told: dict[str, object] = document(found)["measured"]  # type: ignore[assignment]
+    assert told["captures"] == {"base": 1, "candidate": 1} and told["between_captures_ns"] == pytest.approx(306.6)
+    title, _, line, decided = markdown(found).splitlines()[:4]
+    assert "observed in one capture of each arm" in title and line.startswith("**Observed in one capture of each arm")
+    assert decided.startswith("**Verdict: undecided**")
+
+
+def test_further_captures_of_the_same_programs_are_a_measurement(made: Callable[..., Analysed]) -> None:
+    base, again, slow = (made([SPLIT] * 3, timings([[ns, ns + 4] * 2] * 6)) for ns in (30_000, 30_100, 30_050))
+    candidate, fused, quick = (
+        made([FUSED_RUN] * 3, timings([[ns, ns + 4] * 2] * 6)) for ns in (27_900, 28_000, 27_980)
+    )
+    found = compare(base, candidate, again=([again, slow], [fused, quick]))
+    assert found.captures == (3, 3) and found.measured is not None and found.measured.kind == "measured"
+    assert found.measured.class_ == "worth_merging" and found.measured_saving_ns == pytest.approx(2_090)
+    untimed = compare(base, candidate, again=([again], [made([FUSED_RUN] * 3)]))
+    assert untimed.measured is None
 
 
 def test_what_differs_is_said(made: Callable[..., Analysed]) -> None:

@@ -189,11 +189,11 @@ def test_another_batch_is_not_comparable_and_no_time_is_put_beside_another(made:
 
 def test_no_difference_and_a_loss_are_said_in_the_title(made: Made) -> None:
     same, worse = (noisy(30_000), noisy(31_000))
-    base = made([SPLIT] * 3, timings(SLOW))
+    base = made([SPLIT] * 3, timings(SLOW, processes=3))
     assert "fused at 2 sites: no measurable difference, " in markdown(
-        compare(base, made([FUSED_RUN] * 3, timings(same)))
+        compare(base, made([FUSED_RUN] * 3, timings(same, processes=3)))
     )
-    loss = markdown(compare(base, made([FUSED_RUN] * 3, timings(worse))))
+    loss = markdown(compare(base, made([FUSED_RUN] * 3, timings(worse, processes=3))))
     assert "1.00 us more per decode forward (+3.33 % of the replay), slower" in loss.splitlines()[0]
     assert "**Verdict: slower, above noise**" in loss
 

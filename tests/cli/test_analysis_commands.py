@@ -241,7 +241,7 @@ def test_compare_as_json(run: Any) -> None:
     assert document["differs"]["SGLANG_FUSED"] == {"base": "unset", "candidate": "1"}
     assert document["measured"]["saving_ns"] == 2_000
     typed(document["measured"]["verdict"], VERDICT)
-    assert document["measured"]["verdict"]["kind"] == "measured"
+    assert document["measured"]["verdict"]["kind"] == "observed"
 
 
 def test_the_same_kernels_on_both_sides_did_not_fire(run: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_summary_adds_up_and_is_in_the_json(run: Any) -> None:
     answer = run("summary", "split", "fused")
     lines = answer.out.splitlines()
     assert lines[0].startswith(
-        "### `ar_norm` fused at 2 sites: 2.00 us less per decode forward (-6.78 % of the replay), measurable"
+        "### `ar_norm` fused at 2 sites: 2.00 us less per decode forward (-6.78 % of the replay), observed in one"
     )
     assert run("summary", "split", "fused", "--json").json["markdown"] == answer.out
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("| ")]

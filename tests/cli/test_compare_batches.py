@@ -20,7 +20,7 @@ def batches(fusionscope: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     store = Store(tmp_path / "batches")
     for batch, after, saved in ((1, FUSED_RUN, 2_000), (4, FUSED_RUN, 2_000), (16, FUSED_RUN, -900), (64, SPLIT, 1)):
         for side, launches, less in (("b", SPLIT, 0), ("c", after, saved)):
-            times = timings([[29_500 - less, 29_504 - less, 29_500 - less, 29_496 - less]] * 4)
+            times = timings([[29_500 - less, 29_504 - less, 29_500 - less, 29_496 - less]] * 4, processes=3)
             info = RunInfo(name=f"{side}{batch}", batch=batch, model="m", tp=4)
             store.save(info, Trace(kernels=kernels([launches] * 4), timings=times))
     both = merge([Trace(kernels=kernels([SPLIT] * 4)), Trace(kernels=kernels([LATE] * 4)).with_rank(1)])

@@ -23,6 +23,7 @@ CASES = {
     "summary_no_difference.md": "split equal",
     "summary_incomparable.md": "split fused16",
     "summary_cpu.md": "cpu-split cpu-fused",
+    "summary_once.md": "once-split once-fused",
     "summary_batches.md": "--base split split16 --candidate fused fused16 --title Fused",
 }
 
@@ -89,6 +90,8 @@ GATES = ("slower", "below-margin", "not-measurable", "inconclusive", "incomparab
     [
         (["split", "fused"], {}),
         (["split", "worse"], {"slower": 1}),
+        (["once-split", "once-fused"], {"inconclusive": 1}),
+        (["once-fused", "once-split"], {"not-fired": 1, "launches-grew": 1, "inconclusive": 1}),
         (["split", "equal"], {"not-measurable": 1}),
         (["split", "fused16"], {"incomparable": 2}),
         (["fused", "split"], {"not-fired": 1, "launches-grew": 1, "slower": 1}),
@@ -107,6 +110,15 @@ def test_a_gate_fails_where_it_holds_and_nowhere_else(summary: Any, args: list[s
     document = summary(*args, "--fail-if", ",".join(GATES), "--json").json
     assert set(document["gates"]["failed"]) == set(holds)
     assert document["gates"]["exit_code"] == max(holds.values(), default=0)
+
+
+def test_several_captures_of_each_arm_are_one_measurement(summary: Any) -> None:
+    arms = [[f"once-{arm}{again}" for again in ("", "-2", "-3")] for arm in ("split", "fused")]
+    document = summary("--base", *arms[0], "--candidate", *arms[1], "--json").json
+    assert len(document["pairs"]) == 1 and document["measured"]["captures"] == {"base": 3, "candidate": 3}
+    verdict = document["measured"]["verdict"]
+    assert (verdict["kind"], verdict["class"], verdict["would_be"]) == ("measured", "worth_merging", None)
+    assert "saving 2.00 us" in document["markdown"] and "3 captures an arm." in document["markdown"]
 
 
 def test_undecided_is_a_warning_unless_it_is_a_gate(fusionscope: Any, literal_store: Path) -> None:

@@ -63,8 +63,9 @@ FUSED_RUN: list[Launch] = [
 ]
 
 
-def timings(per_block: Sequence[Sequence[int]], source: str = "untraced") -> pd.DataFrame:
-    """The timings table of one process from blocks of ns."""
-    rows = [(b, t) for b, block in enumerate(per_block) for t in block]
-    data = {"rank": 0, "process": 1, "block": [b for b, _ in rows], "duration_ns": [t for _, t in rows]}
+def timings(per_block: Sequence[Sequence[int]], source: str = "untraced", processes: int = 1) -> pd.DataFrame:
+    """The timings table of processes that take the same blocks of ns, and 1 ns more in each further process."""
+    rows = [(p, b, t + p) for p in range(processes) for b, block in enumerate(per_block) for t in block]
+    process, block, times = (list(column) for column in zip(*rows, strict=True))
+    data = {"rank": 0, "process": [p + 1 for p in process], "block": block, "duration_ns": times}
     return table("timings", pd.DataFrame(data).assign(arm="", source=source))

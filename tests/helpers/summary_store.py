@@ -26,7 +26,7 @@ def noisy(step: int) -> list[list[int]]:
 
 def fill(folder: Path) -> None:
     """Saves split and fused (2 us faster), worse and equal (fused, but no faster), 16 and fused16 at another batch,
-    and a pair that a CPU ran."""
+    a pair that a CPU ran, and captures that were made once (the others were made in three processes)."""
     fused: dict[str, Any] = {"environment": {"SGLANG_FUSED": "1"}}
     gpu: dict[str, Any] = {"machine": {"gpu": "NVIDIA H200"}}
     cases: dict[str, tuple[list[Any], int, dict[str, Any]]] = {
@@ -38,7 +38,14 @@ def fill(folder: Path) -> None:
         "fused16": (FUSED_RUN, 39_450, gpu | fused | {"batch": 16}),
         "cpu-split": (SPLIT, 29_500, CPU),
         "cpu-fused": (FUSED_RUN, 27_500, CPU | fused),
+        "once-split": (SPLIT, 29_500, gpu),
+        "once-fused": (FUSED_RUN, 27_500, gpu | fused),
+        "once-split-2": (SPLIT, 29_520, gpu),
+        "once-fused-2": (FUSED_RUN, 27_530, gpu | fused),
+        "once-split-3": (SPLIT, 29_510, gpu),
+        "once-fused-3": (FUSED_RUN, 27_490, gpu | fused),
     }
     for name, (launches, step, info) in cases.items():
-        trace = Trace(kernels=kernels([launches] * 6), timings=timings(noisy(step)))
+        processes = 1 if name.startswith("once") else 3
+        trace = Trace(kernels=kernels([launches] * 6), timings=timings(noisy(step), processes=processes))
         Store(folder).save(RunInfo(**{**KNOWN, **info, "name": name}), trace)
