@@ -38,7 +38,7 @@ sys.path.insert(0, str(ROOT / "tests/helpers"))
 
 #: Of one input: no seed is larger than a few 100 kB.
 SECONDS, MEMORY = 20, 1 << 30
-#: Inputs that one process reads, so that what it leaks shows in it alone.
+#: Inputs that one process reads, so that what it leaks shows in it alone; it takes a second to start.
 PART = 200
 #: One mistake can crash most inputs: so many are written down of a reader, and their files kept.
 TOLD = 20
@@ -124,20 +124,25 @@ def _peak(reset: bool = False) -> int:
 
 
 def part(reader: str, first: int, last: int) -> dict[str, Any]:
-    """What a process of its own found; one that died has read all inputs before the one at which it died."""
-    command = [sys.executable, __file__, "--child", reader, str(first), str(last)]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode == 0:
-        return dict(lines[-1])
-    if not lines:
-        raise CannotBegin(done.stderr[-2000:])
-    at = int(lines[-1]["at"])
-    said = done.stderr.strip().splitlines()
-    crash = {"input": at, "error": f"exit {done.returncode}: {said[0][:200] if said else ''}"}
-    before = part(reader, first, at) if at > first else {**FIRST, "crashes": []}
-    return {**before, "inputs": before["inputs"] + 1, "crashed": before["crashed"] + 1,
-            "crashes": [*before["crashes"], crash]}  # fmt: skip
+    """What processes of its own found; one that died has read all inputs before that at which it died, and another
+    goes on behind it. Raises CannotBegin."""
+    found: dict[str, Any] = {**FIRST, "crashes": []}
+    while first < last:
+        command = [sys.executable, __file__, "--child", reader, str(first), str(last)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode == 0:
+            return added(found, lines[-1])
+        if not lines:
+            raise CannotBegin(done.stderr[-2000:])
+        at = int(lines[-1]["at"])
+        said = done.stderr.strip().splitlines()
+        crash = {"input": at, "error": f"exit {done.returncode}: {said[-1][:200] if said else ''}"}
+        if at > first:
+            found = added(found, part(reader, first, at))
+        found = added(found, {**FIRST, "inputs": 1, "crashed": 1, "crashes": [crash]})
+        first = at + 1
+    return found
 
 
 def added(known: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +195,7 @@ class Campaign:
             first = self.handed[reader]
             if first >= self.args.inputs or time.monotonic() > self.until:
                 return None
-            self.handed[reader] = min(first + PART, self.args.inputs)
+            self.handed[reader] = min(first + self.args.part, self.args.inputs)
             return reader, first, self.handed[reader]
 
     def _note(self, reader: str, first: int, new: dict[str, Any]) -> None:
@@ -226,6 +231,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=20_000, help="for each reader, those of earlier calls included")
     parser.add_argument("--only", default=",".join(reader_seeds.READERS))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--part", type=int, default=PART, help="inputs that one process reads")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no part after so many")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/fuzz_readers.json")
     parser.add_argument("--keep", type=Path, help="folder for the files of inputs that crash a reader")

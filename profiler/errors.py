@@ -8,6 +8,10 @@ class FusionScopeError(Exception):
 class UnreadableTrace(FusionScopeError):
     """A file that cannot be read as a trace, with the place where that shows."""
 
+    def __init__(self, sentence: str) -> None:
+        # What libraries say, and names in files, can have lines of their own.
+        super().__init__(" ".join(sentence.splitlines()))
+
 
 class GraphModeTrace(FusionScopeError):
     """A trace without kernels, because the profiler recorded whole graphs."""

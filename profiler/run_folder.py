@@ -62,7 +62,7 @@ def read(folder: Path) -> Trace:
             # An empty table is made anew, since empty dictionaries come back from Parquet with another type.
             known = data[[column for column in schema if column in data]]
             tables[name] = table(name, known if len(data) else None)
-        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+        except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise BrokenRun(
                 f"{path} cannot be read ({_first_line(error)}); capture or import the run again."
             ) from error

@@ -132,7 +132,8 @@ class _Set:
         }
         # A kernel without a symbol carries its number; the others are named by their symbol.
         keys = rows["symbol"].where(rows["symbol"] >= 0, -2 - rows["kernel"])
-        unnamed = {key: (f"kernel {-2 - key}",) * 2 for key in keys.unique() if not symbols.get(key, ("",))[0]}
+        # As Python's integers, which have no least one.
+        unnamed = {key: (f"kernel {-2 - key}",) * 2 for key in keys.unique().tolist() if not symbols.get(key, ("",))[0]}
         named = symbols | unnamed
         for column, turn in (("name", 0), ("readable", 1)):
             rows[column] = keys.map({key: named[key][turn] for key in keys.unique()}).astype("object")

@@ -163,7 +163,7 @@ class _Process:
                 self._messages = {
                     one["key"]: str(one.get("value", ""))
                     for one in value
-                    if isinstance(one, dict) and isinstance(one.get("key"), int)
+                    if isinstance(one, dict) and isinstance(one.get("key"), int) and 0 <= one["key"] < _TOO_LONG
                 }
 
     def _records(self, kind: str, stream: JsonStream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import csv
 import gzip
 import io
@@ -42,6 +43,11 @@ def mutated(content: bytes, random: Random, packed: bool = False) -> bytes:
         found = gzip.compress(found, 1) if random.random() < 0.5 else zstandard.compress(found)
         found = _bytes(found, random) if random.random() < 0.5 else found
     return found
+
+
+def _odd(random: Random) -> Any:
+    # A copy: a list that stands in two documents, or in itself, makes an input depend on those before it.
+    return copy.deepcopy(random.choice(_VALUES))
 
 
 def _editor(content: bytes) -> Callable[[bytes, Random], bytes] | None:
@@ -96,7 +102,7 @@ def _edited(document: Any, random: Random) -> Any:
     for _ in range(random.choice((1, 1, 1, 3))):
         places = list(_places(document))
         if not places:
-            return random.choice(_VALUES)
+            return _odd(random)
         holder, key = random.choice(places)
         kind = random.randrange(5)
         if kind == 0:
@@ -106,7 +112,7 @@ def _edited(document: Any, random: Random) -> Any:
         elif kind == 2 and isinstance(holder, dict):
             holder[random.choice(("x", "", *holder))] = holder.pop(key)
         else:
-            holder[key] = random.choice(_VALUES)
+            holder[key] = _odd(random)
     return document
 
 
@@ -131,11 +137,11 @@ def _cells(content: bytes, random: Random) -> bytes:
         if kind == 0 and row:
             del row[at]
         elif kind == 1:
-            row.insert(at, str(random.choice(_VALUES)))
+            row.insert(at, str(_odd(random)))
         elif kind == 2:
             rows.insert(random.randrange(len(rows) + 1), list(row))
         elif row:
-            row[at] = str(random.choice(_VALUES))
+            row[at] = str(_odd(random))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8", "surrogatepass")

@@ -5,7 +5,10 @@ benchmarks/fuzz_readers.py runs the same with many more inputs, and bounds the t
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
+import sqlite3
 from pathlib import Path
 from random import Random
 
@@ -13,9 +16,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import mutations
+import pyarrow as pa
 import reader_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from reader_seeds import READERS, Seed
 from small_inputs import VLLM
 
@@ -23,6 +29,7 @@ from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.packed import BadPack, unpacked
 from fusionscope.profiler.readers import read_provenance, read_timings
 from fusionscope.profiler.readers.serving_json import read_serving
+from fusionscope.profiler.runinfo import BrokenRun
 
 INPUTS = 300
 #: A warning of a library tells of a value that it will refuse one day.
@@ -147,6 +154,58 @@ def test_a_message_without_a_number_for_its_key_names_nothing(tmp_path: Path) ->
     path = tmp_path / seed.entry
     path.write_bytes(seed.files[seed.entry].replace(b'"key": 1,', b'"key": {},'))
     assert list(READERS["rocprofv3_json"].read(path).ranges["name"]) == ["roctxThreadRangeA"]  # type: ignore[attr-defined]
+
+
+def test_a_message_whose_number_is_beyond_all_floats_names_nothing(tmp_path: Path) -> None:
+    (seed,) = reader_seeds.seeds("rocprofv3_json")
+    path = tmp_path / seed.entry
+    path.write_bytes(seed.files[seed.entry].replace(b'"key": 1,', b'"key": %d,' % 10**400))
+    assert list(READERS["rocprofv3_json"].read(path).ranges["name"]) == ["roctxThreadRangeA"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_a_kernel_without_symbol_of_any_number_is_named(tmp_path: Path, number: int) -> None:
+    (seed,) = reader_seeds.seeds("rocpd")
+    path = tmp_path / seed.entry
+    path.write_bytes(seed.files[seed.entry])
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (table,) = database.execute(
+            "SELECT name FROM sqlite_master WHERE name LIKE 'rocpd_kernel_dispatch%'"
+        ).fetchone()
+        database.execute(f'UPDATE "{table}" SET kernel_id = ?', (number,))
+        database.commit()
+    read_or_refuse("rocpd", Seed({seed.entry: path.read_bytes()}, seed.entry), tmp_path)
+
+
+def test_what_sqlite_says_of_a_schema_is_told_in_one_line(tmp_path: Path) -> None:
+    (seed,) = reader_seeds.seeds("rpd")
+    broken = seed.files[seed.entry].replace(b'"end",\n', b'"end#,\n')
+    assert broken != seed.files[seed.entry]
+    path = tmp_path / seed.entry
+    path.write_bytes(broken)
+    with pytest.raises(FusionScopeError, match=r"is a damaged SQLite file .*unrecognized token") as found:
+        READERS["rpd"].read(path)
+    assert "\n" not in str(found.value)
+
+
+def test_a_text_of_many_digits_is_no_number_of_a_run(tmp_path: Path) -> None:
+    (seed,) = reader_seeds.seeds("run_folder")
+    for name, content in seed.files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / "run" / "kernels.parquet"
+    table = parquet.read_table(path)
+    digits = pa.array(["9" * 30] * len(table))
+    parquet.write_table(table.set_column(table.column_names.index("start_ns"), "start_ns", digits), path)
+    with pytest.raises(BrokenRun, match=r"kernels\.parquet cannot be read"):
+        READERS["run_folder"].read(tmp_path)
+
+
+def test_damage_does_not_depend_on_what_was_damaged_before() -> None:
+    before = copy.deepcopy([value for value in mutations._VALUES if isinstance(value, dict | list)])
+    for number in range(1000):
+        reader_seeds.damaged("provenance", Random(f"provenance {number}"))
+    assert [value for value in mutations._VALUES if isinstance(value, dict | list)] == before
 
 
 def test_a_column_whose_name_has_several_lines_is_told_in_one(tmp_path: Path) -> None:
