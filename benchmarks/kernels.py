@@ -9,7 +9,7 @@ arm `copies` does that alone and is subtracted. Ratios are of one run. Writes ke
 norm      add + RMSNorm at one rank: plain, with FP8 of a static scale, with FP8 in groups of 128
 post      mHC post at one rank
 loopback  all-reduce + norm and all-reduce + mHC post of 4 emulated ranks in place: each site between two products with
-          cold weights; the arm `none` has the products alone
+          cold weights; the arm `none` has the products alone, `reduce` and `after` one of split's two launches each
 Arms: ours/… (warps of a program, or its columns x warps), flashinfer and flashinfer+pdl (where it is installed), split
 (one launch per operation), launch (a kernel that does nothing: the launch floor).
 """
@@ -229,6 +229,16 @@ class Layers:
     def none(self, x: Tensor, site: int, carried: Tensor) -> tuple[Tensor, Tensor]:
         return x, carried
 
+    def reduce(self, x: Tensor, site: int, carried: Tensor) -> tuple[Tensor, Tensor]:
+        return self.group.all_reduce(x), carried
+
+    def norm_alone(self, x: Tensor, site: int, carried: Tensor) -> tuple[Tensor, Tensor]:
+        return launch_norm.add_rmsnorm(x, carried, self.norms[site])
+
+    def post_alone(self, x: Tensor, site: int, carried: Tensor) -> tuple[Tensor, Tensor]:
+        new = launch_norm.mhc_post(x, carried, self.post, self.comb)
+        return new[:, 0], new
+
     def split_norm(self, x: Tensor, site: int, carried: Tensor) -> tuple[Tensor, Tensor]:
         return launch_norm.add_rmsnorm(self.group.all_reduce(x), carried, self.norms[site])
 
@@ -251,11 +261,13 @@ def bench_loopback(report: Report, lib: Any, tokens: int, hidden: int) -> None:
     layers = Layers(tokens, hidden)
     residual = torch.randn(tokens, hidden, device="cuda").to(BF16)
     for what, carried in (("loopback4 ar+norm", residual), ("loopback4 ar+post", layers.streams)):
-        split, fused = (
-            (layers.split_norm, layers.fused_norm) if "norm" in what else (layers.split_post, layers.fused_post)
+        split, after, fused = (
+            (layers.split_norm, layers.norm_alone, layers.fused_norm)
+            if "norm" in what
+            else (layers.split_post, layers.post_alone, layers.fused_post)
         )
-        arms = {"none": layers.none, "split": split}
-        for block in (256, 512, 1024, 2048, power_of_two(hidden)) if "norm" in what else (256, 512, 1024):
+        arms = {"none": layers.none, "reduce": layers.reduce, "after": after, "split": split}
+        for block in (512, 1024, 2048, power_of_two(hidden)) if "norm" in what else (256, 512, 1024):
             arms[f"ours/{block}"] = partial(fused, block=block)
         chains = {name: partial(layers.chain, arm, carried) for name, arm in arms.items()}
         width = 1 if "norm" in what else 4
@@ -270,7 +282,7 @@ def main() -> None:
     """Every bench over tokens and hiddens, until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(BENCHES))
-    parser.add_argument("--tokens", default="1,4,16,32,64,128")
+    parser.add_argument("--tokens", default="1,2,4,8,16,32,64,128")
     parser.add_argument("--hidden", default="4096,6144,7168")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--out", type=Path, required=True)

@@ -1,10 +1,11 @@
 """From measured kernels to what people read and what `auto` reads: Markdown tables and the package's tuning table.
 
     python benchmarks/make_tuned.py [--tp benchmarks/results/h200_tp2_kernels.json] \\
-        [--kernels benchmarks/results/h200_kernels.json]
+        [--kernels benchmarks/results/h200_kernels.json] [--tuned benchmarks/results/h200_tuned.json]
 
 Reads what benchmarks/tp.py and benchmarks/kernels.py wrote; writes a .md beside each, and the rows of
-fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch.
+fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch. Sites that
+neither has come from tables that `fusionscope tune --out` wrote.
 """
 
 from __future__ import annotations
@@ -111,12 +112,13 @@ def kernels_markdown(told: dict[str, Any]) -> str:
         lines.append([row["what"], row["hidden"], row["tokens"], floor, split or "", theirs or "", ours, *ratios])
     lines.sort(key=lambda line: line[:3])
     emulated = [
-        [raw["what"], row.hidden, row.tokens, row.us["split"], row.us["triton"],
+        [raw["what"], row.hidden, row.tokens, raw["reduce"], raw["after"], row.us["split"], row.us["triton"],
          f"{row.us['split'] / row.us['triton']:.2f} x"]
         for row, raw in emulated_rows(told)
     ]  # fmt: skip
     emulated.sort(key=lambda line: line[:3])
-    second = table(["4 emulated ranks, in place", "hidden", "tokens", "split", "ours", "split / ours"], emulated)
+    second = table(["4 emulated ranks, in place", "hidden", "tokens", "all-reduce alone", "norm or post alone", "split",
+                    "ours", "split / ours"], emulated)  # fmt: skip
     said = FLOOR.format(told["bytes_per_second"] / 1e12)
     return f"{said} {told.get('note', '')}\n\n{table(head, lines)}\n{second}"
 
@@ -126,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tp", type=Path, nargs="*", default=[RESULTS / "h200_tp2_kernels.json"])
     parser.add_argument("--kernels", type=Path, nargs="*", default=[RESULTS / "h200_kernels.json"])
+    parser.add_argument("--tuned", type=Path, nargs="*", default=sorted(RESULTS.glob("h200*_tuned.json")))
     options = parser.parse_args()
     tables: dict[str, Table] = {}
     for paths, markdown, rows_of in (
@@ -140,6 +143,11 @@ def main() -> None:
             before = tables.get(gpu, Table(gpu))
             versions = {key: told["machine"][key] for key in VERSIONS if told["machine"].get(key)}
             tables[gpu] = Table(gpu, tuning.merged(before.rows, rows), {**before.measured, **versions})
+    for path in options.tuned:
+        more = tuning.read(path)
+        before = tables.get(more.gpu, Table(more.gpu))
+        merged = tuning.merged(before.rows, more.rows)
+        tables[more.gpu] = Table(more.gpu, merged, {**more.measured, **before.measured})
     for gpu, made in tables.items():
         tuning.write(made, tuning.SHIPPED / f"{tuning.slug(gpu)}.json")
         print("\n".join(made.gates()))
