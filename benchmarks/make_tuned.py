@@ -4,8 +4,8 @@
         [--kernels benchmarks/results/h200_kernels.json] [--tuned benchmarks/results/h200_tuned.json]
 
 Reads what benchmarks/tp.py and benchmarks/kernels.py wrote; writes a .md beside each, and the rows of
-fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch. Sites that
-neither has come from tables that `fusionscope tune --out` wrote.
+fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch. Rows that
+`fusionscope tune --out` wrote come before theirs: every path is in them.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def main() -> None:
     for path in options.tuned:
         more = tuning.read(path)
         before = tables.get(more.gpu, Table(more.gpu))
-        merged = tuning.merged(before.rows, more.rows)
+        merged = tuning.merged(more.rows, before.rows)
         tables[more.gpu] = Table(more.gpu, merged, {**more.measured, **before.measured})
     for gpu, made in tables.items():
         tuning.write(made, tuning.SHIPPED / f"{tuning.slug(gpu)}.json")

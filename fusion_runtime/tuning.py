@@ -7,7 +7,8 @@ the package. Rules, in this order:
    past the last row, the last one
 2. no such row: those of the nearest number of ranks, then of the nearest hidden size, and the source says
    "inherited from ..."; one rank and several never inherit from each other
-3. paths that are faster than split by MARGIN, fastest first; then split. One that is not faster is never taken
+3. paths that are faster than split by MARGIN, fastest first; then split. One that is not faster is never taken.
+   Between two numbers of tokens a path must be faster at both
 4. no row of this boundary for this GPU: split, and the source says what to run
 """
 
@@ -77,7 +78,9 @@ class Table:
         row = next((r for r in group if r.tokens >= tokens), group[-1])
         here = f"{row.tokens} tokens, hidden {row.hidden}, tp {row.tp}{' (emulated ranks)' if row.emulated else ''}"
         exact = (row.hidden, row.tp) == (hidden, tp) and tokens <= row.tokens
-        return Ranking(faster(row.us), f"measured at {here}" if exact else f"inherited from {here}")
+        fewer = [r for r in group if r.tokens < tokens <= row.tokens] if tokens != row.tokens else []
+        paths = tuple(path for path in faster(row.us) if not fewer or path in faster(fewer[-1].us))
+        return Ranking(paths, f"measured at {here}" if exact else f"inherited from {here}")
 
     def digest(self) -> str:
         """The same for tables that rank alike; ranks with different ones would wait for each other for ever."""

@@ -55,6 +55,16 @@ def test_ranking(tokens, hidden, tp, paths, source):
     assert TABLE.ranking("ar_norm", tokens, hidden, tp) == tuning.Ranking(paths, source)
 
 
+def test_between_two_numbers_of_tokens_a_path_is_faster_at_both():
+    table = Table(
+        "some GPU", [row(2, split=10.0, triton=5.0, inductor=12.0), row(4, split=10.0, triton=6.0, inductor=5.0)]
+    )
+    assert table.ranking("ar_norm", 4, 4096, 2).paths == ("inductor", "triton")
+    assert table.ranking("ar_norm", 3, 4096, 2).paths == ("triton",)
+    assert table.ranking("ar_norm", 1, 4096, 2).paths == ("triton",)
+    assert table.ranking("ar_norm", 9, 4096, 2).paths == ("inductor", "triton")
+
+
 def test_one_rank_and_several_say_nothing_about_each_other():
     alone = Table("some GPU", [row(1, tp=1, split=10.0, triton=5.0)])
     assert TABLE.ranking("ar_norm", 1, 4096, 1).paths == () and "--tp 1" in TABLE.ranking("ar_norm", 1, 8, 1).source
