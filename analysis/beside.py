@@ -29,7 +29,7 @@ def with_step(found: Target, fused: Fused, base_ns: Sequence[float], candidate_n
     `base_ns` and `candidate_ns` are the median traced spans of the captures of each arm (at least one each), traced the
     same way; `found` is the target in the base.
     """
-    explained = float(np.median(found.traced_savings(fused.times(found))))
+    explained = float(np.median(found.traced_savings(fused.placed(found))))
     left = float(np.mean(base_ns) - np.mean(candidate_ns)) - explained
     variance = _variance(base_ns) + _variance(candidate_ns)
     expected = (NEIGHBOURS_NS / _REACH) ** 2 * len(found.sites)

@@ -26,4 +26,11 @@ def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wa
     each = np.stack([duration[:, list(s.columns)].sum(axis=1) for s in sites])
     launches = int(np.median([len(s.columns) for s in sites]))
     time = float(np.median(each.mean(axis=0)))
-    return Fused(time_ns=time, launches=launches, source="candidate", net_of_wait=wait is not None)
+    first = candidate.forward.nodes["name"].astype(str).iloc[[s.columns[0] for s in sites]]
+    return Fused(
+        time_ns=time,
+        launches=launches,
+        source="candidate",
+        net_of_wait=wait is not None,
+        begins_late=bool(first.str.contains("nccl", case=False).mean() > 0.5),
+    )

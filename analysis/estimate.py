@@ -62,6 +62,8 @@ class Fused:
     isolated_split_ns: float | None = None
     #: Whether the time of a traced candidate is without its wait for other ranks.
     net_of_wait: bool = False
+    #: Whether a site begins with NCCL's collective still, which takes long to begin.
+    begins_late: bool = False
     #: What the candidate's traced step gained beyond what its fused time explains, ns, and the standard error of that;
     #: None where only the time is known (`beside.with_step`).
     beside_ns: float = 0.0
@@ -84,6 +86,16 @@ class Fused:
         time = factor * self.time_ns * self._in_place(found)
         each = np.full((len(found.sites), len(found.duration)), time) + found.gaps(self.launches)
         return each if self.source == "candidate" and not self.net_of_wait else each + found.idle
+
+    def placed(self, found: Target, factor: float = 1.0) -> Floats:
+        """The same as re-timing places it: earlier by what NCCL's collective took to begin, where that is gone.
+
+        Of several launches it is not known, but for a candidate's, that none of them is such a collective.
+        """
+        stays = self.begins_late or (self.launches > 1 and self.source != "candidate")
+        gone = 0.0 if stays else 1.0 if self.speedup is None else 1 - 1 / self.speedup
+        made: Floats = self.times(found, factor) - gone * found.late
+        return made
 
     def trust(self) -> str:
         """The class of the input, a key of INPUTS."""
@@ -167,15 +179,14 @@ def estimate(
 
 def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
     """The same for sites that are known already."""
-    placed = fused.times(found)
-    savings = found.traced_savings(placed)
+    savings = found.traced_savings(fused.placed(found))
     ceiling = found.ceiling_ns
     saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling) + found.shrink * fused.beside_ns
     low, high = _interval(found, fused, savings, saving)
     # No kernel saves more than the boundary costs, whatever the input allows for, but its neighbours may gain too.
     interval = (low, max(min(high, ceiling + around(found)), saving))
     step, span, untraced = found.step_ns, found.span_ns, found.untraced
-    speedup = fused.speedup or _speedup(found, placed)
+    speedup = fused.speedup or _speedup(found, fused.times(found))
     share = min(found.kernel_time_ns / span, 1.0) if span else 0.0
     verdict = judge(
         saving, interval, step, untraced.mde_ns if untraced else None,
@@ -230,8 +241,8 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
         return saving - both, saving + both
     quick, slow = INPUTS[fused.trust()]
     middle = float(np.median(savings))
-    best = float(np.median(found.traced_savings(fused.times(found, quick))))
-    worst = float(np.median(found.traced_savings(fused.times(found, slow) + _dispatch(found, fused))))
+    best = float(np.median(found.traced_savings(fused.placed(found, quick))))
+    worst = float(np.median(found.traced_savings(fused.placed(found, slow) + _dispatch(found, fused))))
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
     beside = around(found)

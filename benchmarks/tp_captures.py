@@ -6,9 +6,10 @@
 Of the first --layers layers. For every model and arm the boundary's split run and its fused one; then, with `finalize`
 among the --parts, the whole MoE finalize fused on top of that. For each run, rank by rank: launches, kernel time, span,
 all-reduces as transfer and wait, and whether the ranks' launches are equal. For each pair: the saving that the first
-run and the fused site's time in the second predict, and the difference of the untraced medians, in percentage points of
-the step, means of the ranks. A capture that fails, or takes longer than --limit, is named and the others go on; none is
-started after --seconds. Captures that the store has already are not made again. Exit code 1 if any failed.
+run and the fused site's time in the second predict (the mean of the ranks), and the one that `fusionscope ab` measures
+with both in one process, in percentage points of the step; with --processes 0 the difference of the untraced medians.
+A capture that fails, or takes longer than --limit, is named and the others go on; none is started after --seconds. What
+the store has already is not made again. Exit code 1 if any failed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 
 from ranks import described
 
+from fusionscope.analysis import ab
 from fusionscope.analysis.analysed import analyse
 from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.compare import compare
@@ -77,6 +79,25 @@ class Captures:
         self.told: dict[str, Any] = {"what": "real ranks, times in ns", "runs": [], "predicted": [], "failed": []}
         self._made: dict[tuple[str, str, str], Run | None] = {}
 
+    def measured(self, pair: Pair) -> dict[str, Any] | None:
+        """Both choices of paths in turn, on real ranks; None where that was not asked for, or failed."""
+        options = self.options
+        if not options.processes:
+            return None
+        for run in self._stores(pair.model):
+            if run.info.settings.get("candidate") == pair.fused and run.info.paths == chosen(pair.base):
+                break
+        else:
+            arms = {"--base": pair.base, "--candidate": pair.fused, "--processes": options.processes}
+            more = {"--captures": options.captures, "--blocks": options.blocks}
+            made = self._run(f"ab of {pair.model}: {pair.base} and {pair.fused}", "ab", pair.model, arms | more)
+            if made is None:
+                return None
+            run = made
+        found = ab.compare(run.trace.timings)
+        document = {key: found.document()[key] for key in ("base_ns", "candidate_ns", "saving", "control", "noise")}
+        return document | {"captures": found.captures, "warnings": run.info.warnings}
+
     def of(self, model: str, profiler: str, paths: str) -> Run | None:
         """The run of these paths; None where it failed."""
         key = (model, profiler, paths)
@@ -104,34 +125,35 @@ class Captures:
         print(f"FAILED {what}: {why}", flush=True)
 
     def _stored(self, model: str, profiler: str, paths: str) -> Run | None:
+        runs = self._stores(model)
+        return next((r for r in runs if (r.info.profiler, r.info.paths) == (profiler, chosen(paths))), None)
+
+    def _stores(self, model: str) -> Iterator[Run]:
+        """What the store has of real ranks of this shape."""
         options = self.options
-        wanted = (model, profiler, options.tp, options.batch, dict(part.split("=") for part in paths.split(",")))
         for listed in Store(options.store).list() if options.store.is_dir() else []:
             info = listed.info
             # The store lists the examples of the package as well.
             if info is None or listed.path.parent != options.store or info.emulated_ranks:
                 continue
-            if (info.model, info.profiler, info.tp, info.batch, info.paths) == wanted and info.layers == options.layers:
-                return Store(options.store).load(info.id)
-        return None
+            shape = (info.model, info.tp, info.batch, info.layers)
+            if shape == (model, options.tp, options.batch, options.layers):
+                yield Store(options.store).load(info.id)
 
     def _captured(self, model: str, profiler: str, paths: str) -> Run | None:
-        options, what = self.options, f"{model} under {profiler} with {paths}"
+        more = {"--profiler": profiler, "--device": self.options.device, "--paths": paths}
+        return self._run(f"{model} under {profiler} with {paths}", "capture", model, more)
+
+    def _run(self, what: str, command: str, model: str, more: dict[str, Any]) -> Run | None:
+        """Run one of the project's commands that leaves a run; None where it fails."""
+        options = self.options
         limit = min(options.limit, self.until - time.monotonic())
         if limit < GRACE:
             self.failed(what, "not started, the time was over")
             return None
-        chosen = {
-            "--model": model,
-            "--tp": options.tp,
-            "--batch": options.batch,
-            "--layers": options.layers,
-            "--profiler": profiler,
-            "--device": options.device,
-            "--paths": paths,
-            "--store": options.store,
-        }
-        line = [*COMMAND, "capture", "--json", *(str(part) for pair in chosen.items() for part in pair)]
+        shape = {"--model": model, "--tp": options.tp, "--batch": options.batch, "--layers": options.layers}
+        given = {**shape, **more, "--store": options.store}
+        line = [*COMMAND, command, "--json", *(str(part) for pair in given.items() for part in pair)]
         begin = time.monotonic()
         code, out, said = bounded(line, limit)
         taken = time.monotonic() - begin
@@ -141,6 +163,11 @@ class Captures:
             return None
         print(f"captured {what} in {taken:.0f} s", flush=True)
         return Store(options.store).load(json.loads(out)["run"])
+
+
+def chosen(paths: str) -> dict[str, str]:
+    """BOUNDARY=PATH,… as a run has it."""
+    return dict(part.split("=") for part in paths.split(","))
 
 
 def bounded(line: list[str], seconds: float) -> tuple[int, str, str]:
@@ -156,17 +183,21 @@ def bounded(line: list[str], seconds: float) -> tuple[int, str, str]:
     return child.returncode, out, said
 
 
-def compared(pair: Pair, base: Run, fused: Run) -> dict[str, Any]:
-    """Predicted from the base and the fused site's time, both without wait; measured from the untraced medians."""
+def compared(pair: Pair, base: Run, fused: Run, in_turn: dict[str, Any] | None) -> dict[str, Any]:
+    """Predicted from the base and the fused site's time, both without wait; measured in turn, else by two processes."""
     ranks = [one_rank(pair.boundary, base, fused, rank) for rank in range(base.info.world_size)]
-    predicted, measured = (
-        statistics.fmean(rank[part] / rank["step_ns"] for rank in ranks) for part in ("predicted_ns", "measured_ns")
-    )
+    predicted = statistics.fmean(rank["predicted_ns"] for rank in ranks)
+    measured = in_turn["saving"]["ns"] if in_turn else statistics.fmean(rank["untraced_saving_ns"] for rank in ranks)
+    step = in_turn["base_ns"] if in_turn else statistics.fmean(rank["step_ns"] for rank in ranks)
     return {
         **pair._asdict(),
-        "predicted_part": predicted,
-        "measured_part": measured,
-        "error_points": (predicted - measured) * 100,
+        "step_ns": step,
+        "predicted_ns": predicted,
+        "measured_ns": measured,
+        "predicted_part": predicted / step,
+        "measured_part": measured / step,
+        "error_points": (predicted - measured) / step * 100,
+        "in_turn": in_turn,
         "ranks": ranks,
     }
 
@@ -190,10 +221,8 @@ def one_rank(boundary: str, base_run: Run, fused_run: Run, rank: int) -> dict[st
         "predicted_ns": made.saving_ns,
         "predicted_interval_ns": [low, high],
         "ceiling_ns": made.ceiling_ns,
-        "measured_ns": both.measured_saving_ns,
-        "measured_interval_ns": list(both.measured_interval_ns),
-        "mde_ns": both.mde_ns,
-        "measured_in_predicted_interval": low <= both.measured_saving_ns <= high,
+        "untraced_saving_ns": both.measured_saving_ns,
+        "untraced_interval_ns": list(both.measured_interval_ns),
     }
 
 
@@ -207,6 +236,9 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--processes", type=int, default=2, help="in which both are measured in turn; 0: not at all")
+    parser.add_argument("--captures", type=int, default=3, help="of each in such a process")
+    parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--limit", type=float, default=180, help="seconds of one capture")
     parser.add_argument("--seconds", type=float, default=3600, help="of all captures")
@@ -219,7 +251,7 @@ def main() -> int:
         runs = [captures.of(pair.model, pair.profiler, paths) for paths in (pair.base, pair.fused)]
         if runs[0] is not None and runs[1] is not None:
             try:
-                captures.told["predicted"].append(compared(pair, runs[0], runs[1]))
+                captures.told["predicted"].append(compared(pair, runs[0], runs[1], captures.measured(pair)))
             except Exception as error:  # the captures that follow are worth more than this comparison
                 captures.failed(f"{pair.fused} of {pair.model}", f"{type(error).__name__}: {error}")
         captures.write()

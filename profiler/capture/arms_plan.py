@@ -40,6 +40,8 @@ def make_arms_plan(
     chosen = dict(PathChoice.parse(candidate).chosen)
     if chosen == plan.paths:
         raise CaptureError("--base and --candidate name the same paths: give the candidate a path of its own.")
+    if seconds and plan.processes > 1:
+        raise CaptureError("--seconds ends real ranks at different blocks, and one would wait for ever: give --blocks.")
     made = ArmsPlan(base=plan, candidate=chosen, blocks=blocks, replays=replays, seconds=seconds, captures=captures)
     return made, [note for note in notes if not note.startswith("profiler")]
 

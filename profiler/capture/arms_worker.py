@@ -50,7 +50,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
 
     told = messages.say if rank == 0 else _nothing
     told(0, 0, f"process {process + 1}: building {plan.base.model}")
-    with forward.group_of(plan.base) as group:
+    with forward.group_of(plan.base, plan.candidate) as group:
         first = forward.build(first_plan(plan, process), group, placement.padding(plan.base.seed, process, 0))
         assert isinstance(first, forward.CudaForward), "arms are measured on a GPU"
         head = Head(

@@ -14,6 +14,8 @@ from fusionscope.profiler.capture.plan import CapturePlan
 
 #: Forwards that run before anything is timed: compilation, autotuning and allocation happen here.
 _WARMUP = 2
+#: How long real ranks spin before they begin together, clock cycles (0.5 ms): longer than a graph takes to be launched.
+_SPIN_CYCLES = 1_000_000
 
 
 class Replayed(ABC):
@@ -86,6 +88,7 @@ class CudaForward(Replayed):
         self.captured = graph.capture(model, padding)
         self.device_index = torch.cuda.current_device()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self._token = torch.zeros(1, device="cuda")
         torch.cuda.synchronize()
 
     def again(self, paths: dict[str, str], padding: Sequence[int] = ()) -> CudaForward:
@@ -101,11 +104,22 @@ class CudaForward(Replayed):
 
     def timed(self, aligned: bool = True) -> int:
         begin, end = self._events
+        if aligned:
+            self._meet()
         begin.record()
         self.captured.replay()
         end.record()
         end.synchronize()
         return round(float(begin.elapsed_time(end)) * 1e6)
+
+    def _meet(self) -> None:
+        """Real ranks meet on their GPUs when the hosts have launched what follows, so that nothing waits for a host."""
+        import torch
+        import torch.distributed as dist
+
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            torch.cuda._sleep(_SPIN_CYCLES)
+            dist.all_reduce(self._token)
 
     def fresh(self) -> None:
         import torch
@@ -155,8 +169,9 @@ def barrier() -> None:
 
 
 @contextmanager
-def group_of(plan: CapturePlan) -> Iterator[Any]:
-    """The tensor-parallel group of this rank: gloo or NCCL, loopback, or one rank alone."""
+def group_of(plan: CapturePlan, candidate: Mapping[str, str] | None = None) -> Iterator[Any]:
+    """The tensor-parallel group of this rank, for the plan's paths and a candidate's: gloo or NCCL, loopback, or one
+    rank alone."""
     import torch
     import torch.distributed as dist
 
@@ -182,19 +197,19 @@ def group_of(plan: CapturePlan) -> Iterator[Any]:
     else:
         dist.init_process_group("nccl", device_id=torch.device("cuda", local))
     try:
-        yield ProcessGroup() if plan.device == "cpu" else _group_for(plan.paths)
+        yield ProcessGroup() if plan.device == "cpu" else _group_for(plan.paths, candidate or {})
         barrier()
     finally:
         dist.destroy_process_group()
 
 
-def _group_for(paths: Mapping[str, str]) -> Any:
+def _group_for(*choices: Mapping[str, str]) -> Any:
     """A group of GPUs whose kernels reach the other ranks' memory, where a path was chosen that needs it."""
     from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
     from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
     from fusionscope.fusion_runtime.errors import NoSymmetricMemory
 
-    wanted = set(paths.values())
+    wanted = {path for chosen in choices for path in chosen.values()}
     if not wanted & {"triton", "flashinfer", "auto"}:
         return ProcessGroup()
     try:
