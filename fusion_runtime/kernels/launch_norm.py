@@ -73,8 +73,9 @@ def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
 
 
 def row_warps(width: int) -> int:
-    """Warps of a program that holds a row: sixteen bytes a thread where the row is long enough."""
-    return min(32, max(4, power_of_two(width) // 256))
+    """Warps of a program that holds a row: sixteen bytes a thread where it is long enough, 1,024 threads at most."""
+    most = 16 if torch.version.hip else 32
+    return min(most, max(4, power_of_two(width) // 256))
 
 
 def add_rmsnorm(
