@@ -15,7 +15,7 @@ from fusionscope.analysis import amdahl, noise
 from fusionscope.analysis.attribution import Attribution
 from fusionscope.analysis.schedule import Schedule
 from fusionscope.analysis.tables import number
-from fusionscope.analysis.target import INFLATED, TRACER_ERROR, TRACER_PART, Target, target
+from fusionscope.analysis.target import INFLATED, Target, target
 from fusionscope.analysis.verdict import MARGIN, Verdict, judge, us
 
 Floats = NDArray[np.float64]
@@ -40,9 +40,8 @@ INPUTS: dict[str, tuple[float, float]] = {
 #: chosen on the lab's tuning cases and held 74 % of 70 held-out ones (benchmarks/results/h200_lab_summary.md); 1400
 #: would have held 94 % of all 99, and that is no test of it.
 NEIGHBOURS_NS = 1400.0
-#: How far, at the least, a launch that goes may save another time traced than untraced, ns: on an H200 two graphs (45
-#: and 90 launches fewer) were 41 ns too large and between 31 too small and 113 too large, before tracing is taken out.
-TRACED_NS = 40.0
+#: With several streams, so many times that comes on top: of 18 chains on an H200 two were off by 1.5 and 2.2 times it.
+STREAMS = 2.0
 #: How far what tracing adds at an early launch may lie from EARLY_NS, ns: 12 chains on an H200 differ by 118 (root mean
 #: square, a site), and all sites of one alike.
 EARLY_ERROR_NS = 240.0
@@ -80,7 +79,7 @@ class Fused:
             assert self.speedup is not None
             work = np.maximum(found.extent - found.idle, 0.0)
             # What tracing alone shows of a fused site of several launches.
-            traced = found.taken_ns * self.launches + (1 - found.early_part(self.launches)) * found.early_gaps
+            traced = found.kept(self.launches) + (1 - found.early_part(self.launches)) * found.early_gaps
             made: Floats = factor * work / self.speedup + np.minimum(found.idle, found.extent) + traced
             return made
         time = factor * self.time_ns * self._in_place(found)
@@ -184,7 +183,7 @@ def of_target(found: Target, fused: Fused, margin: float = MARGIN) -> Estimate:
     saving = min(found.carried(float(np.median(savings)), fused.launches), ceiling) + found.shrink * fused.beside_ns
     low, high = _interval(found, fused, savings, saving)
     # No kernel saves more than the boundary costs, whatever the input allows for, but its neighbours may gain too.
-    interval = (low, max(min(high, ceiling + around(found)), saving))
+    interval = (low, max(min(high, ceiling + around(found) + _overlapping(found)), saving))
     step, span, untraced = found.step_ns, found.span_ns, found.untraced
     speedup = fused.speedup or _speedup(found, fused.times(found))
     share = min(found.kernel_time_ns / span, 1.0) if span else 0.0
@@ -235,7 +234,7 @@ def _speedup(found: Target, placed: Floats) -> float:
 
 def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tuple[float, float]:
     """95 % interval: replays, the class of the input and the tracer's cost, as independent errors."""
-    tracer = TRACER_ERROR / TRACER_PART * found.taken_ns * found.gone(fused.launches)
+    tracer = found.taken_error_ns * found.gone(fused.launches)
     if fused.beside_error_ns is not None:
         both = found.shrink * _seen_whole(found, fused, fused.beside_error_ns, tracer)
         return saving - both, saving + both
@@ -246,18 +245,21 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
     beside = around(found)
-    down = float(np.sqrt(beside**2 + (middle - worst) ** 2 + replays[0] ** 2 + tracer**2))
-    up = float(np.sqrt(beside**2 + (best - middle) ** 2 + replays[1] ** 2 + tracer**2))
+    both = beside**2 + tracer**2 + _overlapping(found) ** 2
+    down = float(np.sqrt(both + (middle - worst) ** 2 + replays[0] ** 2))
+    up = float(np.sqrt(both + (best - middle) ** 2 + replays[1] ** 2))
     return saving - found.shrink * down, saving + found.shrink * up
 
 
 def _seen_whole(found: Target, fused: Fused, error: float, tracer: float) -> float:
     """Half of the interval where the whole step was traced: captures stand for replays and neighbours."""
     early = EARLY_ERROR_NS * found.early_launches * found.early_part(fused.launches)
-    # Streams overlap otherwise when they are traced.
-    aside = around(found) if found.forward.nodes["stream"].nunique() > 1 else 0.0
-    traced = max(tracer, TRACED_NS * found.gone(fused.launches))
-    return float(np.sqrt((_REACH * error) ** 2 + traced**2 + early**2 + aside**2))
+    return float(np.sqrt((_REACH * error) ** 2 + tracer**2 + early**2 + _overlapping(found) ** 2))
+
+
+def _overlapping(found: Target) -> float:
+    """What streams that overlap otherwise when they are traced may do, ns."""
+    return STREAMS * around(found) if found.forward.nodes["stream"].nunique() > 1 else 0.0
 
 
 def around(found: Target) -> float:

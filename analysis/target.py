@@ -22,10 +22,13 @@ from fusionscope.profiler.errors import FusionScopeError
 
 Floats = NDArray[np.float64]
 
-#: Part of the mean tracing cost of a launch that a launch of the boundary takes along when it goes. It lies between
-#: none and all of it; two graphs of one program on an H200 (225 and 180 launches) showed 0.45. Half is used, and the
-#: other half is the error.
+#: Part of the mean tracing cost of a launch that a launch of the boundary takes along when it goes, and how far off
+#: that may be. The mean is too low in short steps: an untraced step contains the launch of its graph, a traced span
+#: does not.
 TRACER_PART, TRACER_ERROR = 0.5, 0.5
+#: What a launch takes along at the least, ns, and how far off that may be: 100 on an H200 makes 94 predictions of one
+#: set of graphs best and 72 of another, chains and whole models alike (benchmarks/lab_parts.py).
+TAKEN_NS, TAKEN_ERROR_NS = 100.0, 40.0
 #: What tracing adds at a launch that need not wait for its predecessor's end, ns. A gap before it shows that (0.6 us);
 #: where there is no gap it lies in the launch: with it, errors of 12 chains on an H200 fall from 0.38 points to 0.19
 #: (0.23 where the other boundaries' chains choose it, as 0.38 to 0.5 us).
@@ -98,7 +101,16 @@ class Target:
     @property
     def taken_ns(self) -> float:
         """What a launch that goes takes along of that; without a graph it lies in gaps that do not count."""
-        return TRACER_PART * self.tracer_ns if self.forward.graph_launches else 0.0
+        if self.untraced is None or not self.forward.graph_launches:
+            return 0.0
+        return max(TRACER_PART * self.tracer_ns, 0.0 if self.forward.abutting else TAKEN_NS)
+
+    @property
+    def taken_error_ns(self) -> float:
+        """How far off that may be."""
+        if self.taken_ns == TAKEN_NS:
+            return TAKEN_ERROR_NS
+        return TRACER_ERROR / TRACER_PART * self.taken_ns
 
     @property
     def shrink(self) -> float:
@@ -124,7 +136,7 @@ class Target:
         for site in self.sites:
             columns = list(site.columns)
             whole = end[:, columns].max(axis=1) - start[:, columns].min(axis=1) - self.schedule.inner_holes(site)
-            found.append(whole - self.taken_ns * len(columns))
+            found.append(whole - self.taken_ns * (len(columns) - len(self._early(site))))
         return np.maximum(np.stack(found) - self.early_gaps, 0.0)
 
     @cached_property
@@ -163,6 +175,28 @@ class Target:
     def gone(self, launches: int) -> int:
         """Launches that go when every site has `launches` of them."""
         return sum(max(len(s.columns) - launches, 0) for s in self.sites)
+
+    def plain_gone(self, launches: int) -> float:
+        """The same without those that need not wait for an end, which take something else along."""
+        return max(self.gone(launches) - self.early_launches * self.early_part(launches), 0.0)
+
+    @property
+    def begins_early(self) -> bool:
+        """Whether most sites begin with a launch that need not wait for an end."""
+        first = [site.columns[0] in self.schedule.programmatic for site in self.sites]
+        return sum(first) * 2 > len(first)
+
+    def plain_gone_of(self, launches: int, early: bool | None) -> float:
+        """Launches that go, less early ones that are fewer; `early` of a fused launch, None: as the site's first."""
+        first = self.begins_early if early is None else early
+        fewer = self.early_launches + len(self.sites) * (self.begins_early - first)
+        return float(max(self.gone(launches) - max(fewer, 0) * (launches == 1), 0))
+
+    def kept(self, launches: int) -> Floats:
+        """[sites, 1] ns that tracing alone shows of the launches that a fused site has, but for early ones."""
+        early = np.array([len(self._early(site)) for site in self.sites]) * (1 - self.early_part(launches))
+        found: Floats = self.taken_ns * np.maximum(launches - early, 0.0)[:, None]
+        return found
 
     def traced_savings(self, per_site: Floats | None) -> Floats:
         """[R] ns of the traced span when each site takes `per_site` [sites, R], or nothing where that is None."""
@@ -205,7 +239,7 @@ class Target:
     def carried(self, traced_ns: float, launches: int) -> float:
         """A traced saving as one of the untraced step."""
         gaps = self.early_gaps_ns * self.early_part(launches)
-        return self.shrink * (traced_ns - gaps - self.taken_ns * self.gone(launches))
+        return self.shrink * (traced_ns - gaps - self.taken_ns * self.plain_gone(launches))
 
     @cached_property
     def ceiling_ns(self) -> float:

@@ -3,7 +3,7 @@
     python benchmarks/lab.py build OUT --gpus 0,1                 compiles what the cases need, in many processes
     python benchmarks/lab.py run OUT --gpus 0,1 --seconds 400     traces, predicts, measures; resumes what OUT holds
     python benchmarks/lab.py noise OUT --make FILE                A/A, injected delays, knock-outs on the sample graph
-    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins them: h200_lab2.jsonl and its summary
+    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins them: h200_lab3.jsonl and its summary
 
 `run` starts two processes on each GPU: one traces a group of cases with CUPTI (`gpuN/traces/CASE.npz`); the other,
 which no profiler has touched, times the split step, writes the prediction, and only then measures the candidates in
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--gpus", default="0", help="devices, comma-separated")
     parser.add_argument("--processes", type=int, default=21, help="for `build`")
     parser.add_argument("--only", default="", help="groups whose name contains one of these words (comma-separated)")
-    parser.add_argument("--set", choices=("first", "second"), default="second")
+    parser.add_argument("--set", choices=("first", "second", "third"), default="third")
     parser.add_argument("--make", type=Path, help="make.py of the sample graph, for `noise`")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="more folders for `report`")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")

@@ -111,6 +111,20 @@ def second_chains() -> list[Case]:
     return found
 
 
+def third_chains() -> list[Case]:
+    """Chains at batches 2, 8 and 32 that neither set before held; of GLM's widths the first had 2 and 32 to tune on."""
+    both = ("dsv3", "glm")
+    found = [Case(b, "dsv3", batch) for batch in (8, 32, 2) for b in CHAINED]
+    found += [Case(b, "glm", 8) for b in CHAINED]
+    found += [Case(b, "dsv3", batch, streams=2) for batch in (8, 32) for b in ("add_norm", "ar_norm", "mhc_post")]
+    found += [Case(b, "glm", 32, streams=2) for b in ("add_norm", "ar_norm", "mhc_post", "moe_finalize")]
+    found += [Case(b, "dsv3", 8, pdl=True) for b in WITH_PDL]
+    found += [Case(b, shape, 32, pdl=True) for b in WITH_PDL for shape in both]
+    found += [Case(b, shape, batch) for batch in (8, 32, 2) for b in FLASHINFER for shape in both]
+    found += [Case(b, shape, batch, pdl=True) for batch in (8, 32) for b in FLASHINFER for shape in both]
+    return found
+
+
 @dataclass
 class Built:
     """A captured graph, the half-open node range of each site, and what must stay alive."""

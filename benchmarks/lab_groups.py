@@ -14,7 +14,6 @@ from fusionscope.fusion_runtime.decode import graph as graphs
 #: The first layers of a model that stand for it, enough for each kind of its layers.
 SHALLOW = {"glm-5.3-flash": 12, "deepseek-v3": 6, "glm-5.2": 6, "qwen3.5-moe": 8, "llama": 8}
 WHOLE = "glm-5.3-flash"
-BATCHES = (16, 1, 64, 4)
 
 
 #: Captures a graph, its buffers behind others of so many bytes.
@@ -156,8 +155,12 @@ def of_rows(rows: Sequence[Any], fused: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def groups(which: str) -> list[tuple[str, Make]]:
-    """Every group of a set ("first", "second") by name, in an order that any early end leaves mixed."""
-    return _first() if which == "first" else _second()
+    """Every group of a set ("first", "second", "third") by name, in an order that any early end leaves mixed."""
+    if which == "first":
+        return _first()
+    if which == "second":
+        return _mixed(lab_cases.second_chains(), second_models())
+    return _mixed(lab_cases.third_chains(), third_models())
 
 
 def _chains(cases: Sequence[lab_cases.Case]) -> list[tuple[str, Make]]:
@@ -184,30 +187,50 @@ def _first() -> list[tuple[str, Make]]:
     return found + _chains(held) + _chains(late) + by_batch[64] + by_batch[16] + by_batch[1]
 
 
-def second_models() -> list[tuple[str, int, int, list[str]]]:
-    """(model, layers or 0 for all, batch, candidates) of the second set.
+#: (model, layers or 0 for all, batch, candidates).
+Model = tuple[str, int, int, list[str]]
 
-    Of batch 4 the first set had run all but the pairs of two models; the mhc_post of the whole model was predicted and
-    measured before at these batches.
-    """
-    from fusionscope.fusion_runtime.decode.spec import MODELS
 
-    found = []
-    for batch in BATCHES:
-        for name, layers in SHALLOW.items():
-            seen = batch == 4 and name in ("glm-5.3-flash", "deepseek-v3")
-            all_of_them = candidates_of(MODELS[name].truncated(layers))
-            found.append((name, layers, batch, [s for s in all_of_them if "+" in s or not seen]))
-    found.insert(10, (WHOLE, 0, 4, [s for s in candidates_of(MODELS[WHOLE]) if s != "mhc_post"]))
+def second_models() -> list[Model]:
+    """Of batch 4 the first set had all but the pairs of two models; the whole model's mhc_post was known too."""
+    found = models((16, 1, 64, 4), {4})
+    found.insert(10, _whole(4))
     return found
 
 
-def _second() -> list[tuple[str, Make]]:
+def third_models() -> list[Model]:
+    """Of batch 8 the first set had all but the pairs of two models, to tune on."""
+    found = models((8, 32, 2), {8})
+    found.insert(7, _whole(16))
+    found.append(_whole(1))
+    return found
+
+
+def models(batches: Sequence[int], seen: set[int]) -> list[Model]:
+    """The shallow models; of those that the first set had, only pairs at the batches it had seen."""
+    from fusionscope.fusion_runtime.decode.spec import MODELS
+
+    found = []
+    for batch in batches:
+        for name, layers in SHALLOW.items():
+            pairs = batch in seen and name in ("glm-5.3-flash", "deepseek-v3")
+            listed = candidates_of(MODELS[name].truncated(layers))
+            found.append((name, layers, batch, [s for s in listed if "+" in s or not pairs]))
+    return found
+
+
+def _whole(batch: int) -> Model:
+    from fusionscope.fusion_runtime.decode.spec import MODELS
+
+    return WHOLE, 0, batch, [s for s in candidates_of(MODELS[WHOLE]) if s != "mhc_post"]
+
+
+def _mixed(cases: Sequence[lab_cases.Case], listed_models: Sequence[Model]) -> list[tuple[str, Make]]:
     """Kinds of cases mixed evenly."""
     kinds: dict[tuple[Any, ...], list[lab_cases.Case]] = {}
-    for case in lab_cases.second_chains():
+    for case in cases:
         kinds.setdefault((case.boundary.startswith("fi_"), case.streams, case.pdl), []).append(case)
-    listed = [_chains(cases) for cases in kinds.values()]
-    listed.append([_model(*model) for model in second_models()])
+    listed = [_chains(mine) for mine in kinds.values()]
+    listed.append([_model(*model) for model in listed_models])
     placed = [((k + 0.5) / len(mine), one) for mine in listed for k, one in enumerate(mine)]
     return [one for _, one in sorted(placed, key=lambda pair: pair[0])]

@@ -62,6 +62,8 @@ class Seen:
     fused_duration: NDArray[np.int64] | None = None
     fused_nodes: list[int] = field(default_factory=list)
     fused_sites: list[tuple[int, int]] = field(default_factory=list)
+    #: Whether a fused site begins before the end of what stands before it; None where that was not recorded.
+    fused_early: bool | None = None
 
     def save(self, path: Path) -> None:
         """Write the case without code (no pickle)."""
@@ -142,7 +144,7 @@ def predictions(seen: Seen) -> dict[str, Any]:
     alone = Fused(time_ns=seen.candidate, source="candidate")
     inputs["candidate"] = alone, place
     if seen.spans:
-        inputs[WHOLE] = with_step(goal, alone, seen.spans, seen.fused_spans), place
+        inputs[WHOLE] = with_step(goal, alone, seen.spans, seen.fused_spans, seen.fused_early), place
     if seen.in_context is not None:
         inputs["in-context"] = Fused(time_ns=seen.in_context[0], source="in-context"), seen.in_context[1]
     if seen.isolated is not None:

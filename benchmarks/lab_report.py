@@ -25,11 +25,15 @@ PLAIN = {
     "traced_difference": "difference of the traced spans",
 }
 #: Files of the two sets: cases and summary, and what heads the summary.
-SETS = {"first": ("h200_lab", "The lab set on one"), "second": ("h200_lab2", "The lab's second set, each case on one")}
+SETS = {
+    "first": ("h200_lab", "The lab set on one"),
+    "second": ("h200_lab2", "The lab's second set, each case on one"),
+    "third": ("h200_lab3", "The lab's third set, each case on one"),
+}
 LARGE = 0.01
 
 
-def write(folders: list[Path], results: Path, which: str = "second") -> int:
+def write(folders: list[Path], results: Path, which: str = "third") -> int:
     """Cases and summary of a set from the folders that `run` filled, and what `noise` left there."""
     cases = [row for folder in folders for row in joined(folder)]
     cases.sort(key=lambda row: (row["held_out"], row["case"]))

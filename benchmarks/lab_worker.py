@@ -36,9 +36,9 @@ ROUNDS, LEAD, KEPT = 3, 1, 2
 #: Blocks and replays in a turn of the measurement, and of each split capture's own times before it.
 BLOCKS, REPLAYS = 12, 2
 BASELINE = (4, 6)
-#: Captures of each arm, traced and measured: two captures of one program can differ by 2 % of the step, and a chain's
-#: more (1.0 us a capture) than a model's (0.4 us to 1.0 us of a longer step).
-CAPTURES, MODEL_CAPTURES, WHOLE_CAPTURES = 6, 3, 2
+#: Captures of each arm, traced and measured: two captures of one program can differ by 2 % of the step. The second set
+#: had 6, 3 and 2, and took 150 s on two GPUs.
+CAPTURES, MODEL_CAPTURES, WHOLE_CAPTURES = 10, 6, 4
 #: A step that takes longer in all its arms is measured in half as many blocks.
 LONG_NS = 40_000_000
 Captures = list[lab_cases.Built]
@@ -167,7 +167,7 @@ def trace(group: Group, out: Path) -> list[dict[str, Any]]:
             in_context=(bench[1], bench[0]) if bench else None, isolated=None, moved=one.moved, untraced=[],
             spans=[t.span_ns for t in split], fused_spans=[t.span_ns for t in found],
             fused_start=candidate.start, fused_duration=candidate.duration, fused_nodes=candidate.node,
-            fused_sites=sites,
+            fused_sites=sites, fused_early=begins_early(edges_of(builds[0].graph)[1], sites),
         )  # fmt: skip
         seen.save(out / "traces" / f"{one.case}.npz")
         rows.append({"case": one.case, "nodes": nodes, "launches": len(whole.node), "spans_ns": seen.spans,
@@ -241,6 +241,12 @@ def site_ns(taken: Traced, sites: list[tuple[int, int]]) -> float:
     node = np.array(taken.node)
     each = [taken.duration[:, (node >= first) & (node < last)].sum(axis=1) for first, last in sites]
     return float(np.median(np.mean(each, axis=0)))
+
+
+def begins_early(edges: list[tuple[int, int, bool]], sites: list[tuple[int, int]]) -> bool:
+    """Whether most sites begin with a node that need not wait for the end of another."""
+    early = {target for _, target, programmatic in edges if programmatic}
+    return sum(first in early for first, _ in sites) * 2 > len(sites)
 
 
 def edges_of(graph: Any) -> tuple[int, list[tuple[int, int, bool]]]:

@@ -8,8 +8,8 @@ import pytest
 from literal_traces import SPLIT
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.beside import CAPTURE_NS, with_step
-from fusionscope.analysis.estimate import NEIGHBOURS_NS, Fused, of_target
+from fusionscope.analysis.beside import CAPTURE_NS, LEFT_NS, PART, with_step
+from fusionscope.analysis.estimate import Fused, of_target
 from fusionscope.analysis.target import Target, target
 
 Made = Callable[..., Analysed]
@@ -45,5 +45,11 @@ def test_what_neighbours_gain_is_believed_as_far_as_captures_agree(site: Target)
 
 def test_one_capture_of_each_arm_is_taken_to_differ_as_captures_do(site: Target) -> None:
     found = with_step(site, FUSED, [30_500], [30_500 - EXPLAINED - 1_000])
-    expected = (NEIGHBOURS_NS / 1.96) ** 2 * 2
-    assert found.beside_ns == pytest.approx(1_000 * expected / (expected + 2 * CAPTURE_NS**2))
+    expected = LEFT_NS**2 * 2
+    assert found.beside_ns == pytest.approx(1_000 * PART * expected / (expected + 2 * CAPTURE_NS**2))
+
+
+def test_a_kernel_that_begins_early_where_none_did_is_believed_as_its_step_shows(site: Target) -> None:
+    gained = [30_500 - EXPLAINED - 1_000] * 16
+    late, early = (with_step(site, FUSED, [30_500] * 16, gained, early=early) for early in (False, True))
+    assert early.beside_ns == pytest.approx(late.beside_ns / PART)

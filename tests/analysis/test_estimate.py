@@ -7,7 +7,8 @@ import pytest
 from literal_traces import FUSED_RUN, GEMM, SPLIT, timings
 
 from fusionscope.analysis.analysed import Analysed
-from fusionscope.analysis.estimate import NEIGHBOURS_NS, TRACER_PART, Estimate, Fused, estimate
+from fusionscope.analysis.estimate import NEIGHBOURS_NS, Estimate, Fused, estimate
+from fusionscope.analysis.target import TRACER_PART
 from fusionscope.profiler.errors import FusionScopeError
 
 
