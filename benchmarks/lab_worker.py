@@ -32,7 +32,7 @@ from fusionscope.profiler.capture.graph_copies import CudaGraphs
 from fusionscope.profiler.capture.placement import padding
 
 #: Turns of every graph while one recording lasts, and what a turn replays: once to warm up, and so often to be kept.
-ROUNDS, LEAD, KEPT = 3, 1, 2
+ROUNDS, LEAD, KEPT = 2, 1, 2
 #: Blocks and replays in a turn of the measurement, and of each split capture's own times before it.
 BLOCKS, REPLAYS = 12, 2
 BASELINE = (4, 6)
