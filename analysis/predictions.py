@@ -32,6 +32,8 @@ class Prediction:
     predicted: Estimate
     measured_ns: float
     measured_interval_ns: tuple[float, float]
+    #: "measured", or "observed": in one capture of an arm.
+    kind: str = "measured"
 
     @property
     def error_part(self) -> float:
@@ -59,6 +61,7 @@ def prediction(found: Comparison, margin: float = MARGIN) -> Prediction | None:
         predicted=guess,
         measured_ns=found.measured_saving_ns,
         measured_interval_ns=found.measured_interval_ns,
+        kind=found.measured.kind if found.measured is not None else "measured",
     )
 
 

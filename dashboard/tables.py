@@ -247,6 +247,7 @@ def accuracy(found: Sequence[Prediction]) -> Rows:
             "Measured (us)": us(p.measured_ns),
             "Measured low (us)": us(p.measured_interval_ns[0]),
             "Measured high (us)": us(p.measured_interval_ns[1]),
+            "Known by": "several captures" if p.kind == "measured" else "one capture of an arm",
             "Error (% of the step)": round(100 * p.error_part, 3),
             "Within the interval": "yes" if p.held else "no",
             "Labels": ", ".join(p.candidate.labels),
