@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--set", choices=("first", "second", "third"), default="third")
     parser.add_argument("--make", type=Path, help="make.py of the sample graph, for `noise`")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="more folders for `report`")
+    parser.add_argument("--anew", action="store_true", help="for `report`: predict once more, with today's constants")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +55,7 @@ def main() -> int:
     import lab_report
 
     folders = [part for folder in (options.out, *options.also) for part in (folder, *sorted(folder.glob("gpu*")))]
-    return lab_report.write(folders, options.results, options.set)
+    return lab_report.write(folders, options.results, options.set, options.anew)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

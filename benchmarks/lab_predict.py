@@ -156,6 +156,7 @@ def predictions(seen: Seen) -> dict[str, Any]:
         "traced_span_ns": goal.span_ns,
         "ceiling_ns": goal.ceiling_ns,
         "tracer_ns": goal.tracer_ns,
+        "taken_ns": goal.taken_ns,
         "early_gaps_ns": goal.early_gaps_ns,
         "spans_ns": seen.spans,
         "fused_spans_ns": seen.fused_spans,

@@ -31,11 +31,13 @@ SETS = {
     "third": ("h200_lab3", "The lab's third set, each case on one"),
 }
 LARGE = 0.01
+#: What the traces know of a case besides times: launches of the split step and of the candidate.
+COUNTS = ("launches", "fused_launches")
 
 
-def write(folders: list[Path], results: Path, which: str = "third") -> int:
+def write(folders: list[Path], results: Path, which: str = "third", anew: bool = False) -> int:
     """Cases and summary of a set from the folders that `run` filled, and what `noise` left there."""
-    cases = [row for folder in folders for row in joined(folder)]
+    cases = [row for folder in folders for row in joined(folder, anew)]
     cases.sort(key=lambda row: (row["held_out"], row["case"]))
     failed = [row for folder in folders for row in failures(folder)]
     noise = {row["what"]: row for folder in folders for row in lines(folder / "noise.jsonl")}
@@ -76,8 +78,8 @@ def failures(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def joined(folder: Path) -> list[dict[str, Any]]:
-    """A row for each case that was predicted and measured.
+def joined(folder: Path, anew: bool = False) -> list[dict[str, Any]]:
+    """A row for each case that was predicted and measured, and what `again` adds where `anew`.
 
     A held-out case keeps the prediction that was written before it was measured. A tuning case is predicted again, with
     the factors that were chosen on it.
@@ -87,6 +89,7 @@ def joined(folder: Path) -> list[dict[str, Any]]:
         for row in lines(path):
             if "failed" not in row:
                 measured.setdefault(row["case"], []).append(row)
+    traced = {row["case"]: row for row in lines(folder / "trace0.jsonl") if "case" in row}
     found = []
     for row in lines(folder / "predicted.jsonl"):
         parts = measured.get(row["case"])
@@ -96,14 +99,24 @@ def joined(folder: Path) -> list[dict[str, Any]]:
             row |= predictions(Seen.load(folder / "traces" / f"{row['case']}.npz"))
         seconds = {"seconds": parts[0]["seconds"]} if "seconds" in parts[0] else {}
         measured_here = {"measured": saving(parts), "gpu": parts[0]["gpu"], "clocks": [p["clocks"] for p in parts]}
+        counts = {key: traced[row["case"]][key] for key in COUNTS if key in traced.get(row["case"], {})}
         path = folder / "traces" / f"{row['case']}.npz"
-        alone = {"one_capture": one_capture(Seen.load(path))} if path.is_file() and row.get("spans_ns") else {}
-        found.append(row | measured_here | seconds | alone)
+        more = again(Seen.load(path), row["facts"]) if anew and path.is_file() else {}
+        found.append(row | measured_here | seconds | counts | more)
     return found
 
 
+def again(seen: Seen, facts: dict[str, Any]) -> dict[str, Any]:
+    """What today's constants make of a case that was predicted with others, and of each traced capture alone."""
+    if seen.fused_early is None:  # the second set did not record it: these kernels are launched as the case says
+        seen.fused_early = bool(facts["pdl"])
+    now = predictions(seen)["by"]
+    kept = {name: {key: now[name][key] for key in ("ns", "interval_ns")} for name in CLASSES if name in now}
+    return {"again": kept, "one_capture": one_capture(seen)}
+
+
 def one_capture(seen: Seen) -> dict[str, list[float]]:
-    """What each traced capture of both arms would have predicted alone, ns by input class."""
+    """What each traced capture of both arms predicts alone, ns by input class."""
     found: dict[str, list[float]] = {name: [] for name in CLASSES[:2]}
     assert seen.fused_start is not None and seen.fused_duration is not None
     count = len(seen.spans)
