@@ -90,8 +90,10 @@ def sites_on(stream: Ints, rule: BoundaryRule, kernels: Kernels) -> Iterator[tup
         best = next(m for m in matched if m.ends[0][start] == longest[start])
         taken = stream[best.taken(start)]
         subtype = best.form.subtype or by_last[start]
-        yield Site(rule.name, subtype, -1, tuple(int(c) for c in taken), 4, form=best.form.kind), best.form
         at = int(longest[start])
+        if rule.subtypes and subtype not in rule.subtypes:
+            continue
+        yield Site(rule.name, subtype, -1, tuple(int(c) for c in taken), 4, form=best.form.kind), best.form
 
 
 class Matched:

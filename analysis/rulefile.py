@@ -185,7 +185,8 @@ def _between(where: str, data: dict[str, Any]) -> list[Element]:
 
 
 def _boundary(where: str, entry: dict[str, Any]) -> BoundaryRule:
-    _only(where, entry, {"name", "title", "split", "fused", "subtype_by_last", "absorb", "skip", "expect_sites"})
+    keys = {"name", "title", "split", "fused", "subtype_by_last", "subtypes", "absorb", "skip", "expect_sites"}
+    _only(where, entry, keys)
     name = str(entry.get("name", ""))
     if not _WORD.fullmatch(name):
         raise FusionScopeError(f"{where} has a [[boundary]] whose name is not one word of letters, digits and _.")
@@ -199,6 +200,6 @@ def _boundary(where: str, entry: dict[str, Any]) -> BoundaryRule:
     expected = str(entry.get("expect_sites", ""))
     if expected and not _EXPECTED.fullmatch(expected):
         raise FusionScopeError(f'{where}: \'expect_sites\' of {name} is a number, "layers" or "2 layers".')
-    return BoundaryRule(
-        name, str(entry.get("title", "")), tuple(forms), {str(k): str(v) for k, v in by_last.items()}, expected
-    )
+    subtypes = tuple(map(str, _list(where, entry, "subtypes")))
+    told = {str(k): str(v) for k, v in by_last.items()}
+    return BoundaryRule(name, str(entry.get("title", "")), tuple(forms), told, expected, subtypes)

@@ -78,6 +78,8 @@ class BoundaryRule:
     subtype_by_last: dict[str, str] = field(default_factory=dict)
     #: Sites that a forward should have: a number, or so many a layer ("layers", "2 layers"); "" where nobody says.
     expect_sites: str = ""
+    #: Sites of other subtypes are none of this kind; empty: all are.
+    subtypes: tuple[str, ...] = ()
 
     def expected(self, layers: int) -> int | None:
         """The number of sites to expect; None where the rule, or the run's number of layers (-1), is silent."""

@@ -13,7 +13,14 @@ from fusionscope.analysis.forwards import Forward, forwards, most_like
 from fusionscope.profiler.store import Run
 
 #: Roles of launches in which ranks meet.
-MEETING = ("all_reduce", "fused_ar_norm", "fused_ar_mhc_post", "fused_finalize_ar_norm", "fused_finalize_ar_mhc_post")
+MEETING = (
+    "all_reduce",
+    "fused_ar_norm",
+    "fused_ar_mhc_post",
+    "fused_ar_mhc_post_pre",
+    "fused_finalize_ar_norm",
+    "fused_finalize_ar_mhc_post",
+)
 
 
 def wait_ns(run: Run, forward: Forward, roles: list[str]) -> NDArray[np.int64] | None:

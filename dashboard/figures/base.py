@@ -9,7 +9,13 @@ from typing import Any
 import plotly.graph_objects as go
 
 #: Shipped kinds keep their colour on every page; a user's kinds take the others in turn.
-KINDS = {"ar_norm": "#6b8ff0", "moe_finalize": "#e08b00", "mhc_post": "#3ca951", "add_norm": "#b483f5"}
+KINDS = {
+    "ar_norm": "#6b8ff0",
+    "moe_finalize": "#e08b00",
+    "mhc_post": "#3ca951",
+    "mhc_post_pre": "#1f7a4d",
+    "add_norm": "#b483f5",
+}
 _OTHERS = ("#ff5a6e", "#0097a7", "#b7578c", "#8a6d3b", "#5b7083")
 OUTSIDE = "#b4bac4"
 BASE, CANDIDATE = "#8a93a3", "#4269d0"

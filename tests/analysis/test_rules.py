@@ -282,7 +282,7 @@ _JUNK = st.recursive(
         st.dictionaries(
             st.sampled_from(
                 ["name", "role", "split", "fused", "sequence", "any_of", "repeat", "skip", "absorb", "optional",
-                 "subtype", "unless_in", "expect_sites", "subtype_by_last", "pattern"]
+                 "subtype", "unless_in", "expect_sites", "subtype_by_last", "subtypes", "pattern"]
             ),
             inner,
             max_size=4,

@@ -107,6 +107,7 @@ def test_attribute_as_json(run: Any) -> None:
         "ar_norm",
         "moe_finalize",
         "mhc_post",
+        "mhc_post_pre",
         "add_norm",
     ]
     site = boundary(document, "ar_norm")
