@@ -1,12 +1,15 @@
 """What does it gain to join an attention's exit to the read behind it? mhc_post_pre on one GPU, four emulated ranks.
 
-    python benchmarks/mhc_post_pre.py [--only sites,model] [--tokens 1,2,4,8,16,32,64] [--seconds 100] --out FILE.json
+    python benchmarks/mhc_post_pre.py [--only sites,model] [--tokens 1,4,16] [--seconds 100] --out FILE.json
 
 sites  a graph of SITES exits, each between a product with cold weights and the next one, with a projection of its own
        (all of them are more than the L2 cache, which is emptied before each replay). Streams and coefficients run
-       through, as in a forward. Arms: none (the products alone, subtracted), split (all-reduce, mHC post, projection,
-       the rest of the read: 4 launches), fused (all-reduce + post in one: 3), joined/COLUMNSxTOKENSxWARPS of a program
-       (2). Before the times: joined and split must have the same streams, bit for bit.
+       through, as in a forward. Before the times: joined and split must have the same streams, bit for bit. Arms:
+       none     the products alone, subtracted
+       split    all-reduce, mHC post, projection, the rest of the read: 4 launches
+       fused    all-reduce + post in one, then as split: 3
+       apart    all-reduce, post + projection in one, the rest of the read: 3
+       joined/COLUMNSxTOKENSxWARPS of a program    all-reduce + post + projection in one, the rest of the read: 2
 model  glm-5.3-flash, its first layers (--layers) as one rank of 4, captured with several choices of paths; several
        captures of each, since captures differ, replays taking turns, untraced. Microseconds a forward.
 Ratios are of one run. Writes FILE as it goes. The time of a link is not in it.
@@ -27,7 +30,8 @@ from typing import Any
 import torch
 from timing import Cold, captured, machine, per_site, replay_times
 
-from fusionscope.fusion_runtime.comm.loopback import Loopback
+from fusionscope.fusion_runtime.comm.channel import Channel
+from fusionscope.fusion_runtime.comm.loopback import Loopback, sync_channel
 from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.kernels import launch, launch_mhc_pre, launch_norm
 from fusionscope.fusion_runtime.kernels.launch_mhc_pre import Tile
@@ -91,6 +95,8 @@ class Exits:
         self.first = torch.randn(tokens, HIDDEN, device="cuda").to(BF16)
         streams = torch.randn(tokens, 4, HIDDEN, device="cuda").to(BF16)
         comb = torch.rand(tokens, 4, 4, device="cuda").softmax(1)
+        self.tile = launch_mhc_pre.tile_for(tokens, HIDDEN)
+        self.alone = sync_channel(1, tokens, HIDDEN, BF16, "cuda", self.tile.block)
         self.carried: Carried = (streams, torch.rand(tokens, 4, device="cuda"), comb)
 
     def _read(self) -> HyperWeights:
@@ -120,8 +126,15 @@ class Exits:
         x, post, comb = launch_mhc_pre.read(new, launch_mhc_pre.project(new, read.fn), read)
         return x, (new, post, comb)
 
+    def apart(self, x: Tensor, site: int, carried: Carried) -> tuple[Tensor, Carried]:
+        """As public engines have it: what is joined is the write and the projection, over a channel of one rank."""
+        return self._joined(self.group.all_reduce(x), site, carried, self.alone, self.tile)
+
     def joined(self, x: Tensor, site: int, carried: Carried, tile: Tile) -> tuple[Tensor, Carried]:
-        read, channel = self.reads[site], self.group.channel(self.tokens, HIDDEN, BF16, tile.block)
+        return self._joined(x, site, carried, self.group.channel(self.tokens, HIDDEN, BF16, tile.block), tile)
+
+    def _joined(self, x: Tensor, site: int, carried: Carried, channel: Channel, tile: Tile) -> tuple[Tensor, Carried]:
+        read = self.reads[site]
         new, sums = launch_mhc_pre.post_and_project(x, *carried, read.fn, channel, tile)
         x, post, comb = launch_mhc_pre.read(new, sums, read)
         return x, (new, post, comb)
@@ -141,7 +154,7 @@ def off(exits: Exits, tile: Tile) -> float:
 def bench_sites(report: Report, tokens: int) -> None:
     """One number of tokens: every arm."""
     exits = Exits(tokens)
-    arms: dict[str, Boundary] = {"none": exits.none, "split": exits.split, "fused": exits.fused}
+    arms: dict[str, Boundary] = {"none": exits.none, "split": exits.split, "fused": exits.fused, "apart": exits.apart}
     differences = {}
     for tile in tiles(tokens):
         name = f"joined/{tile.block}x{tile.rows}x{tile.warps}"
@@ -156,6 +169,7 @@ def bench_sites(report: Report, tokens: int) -> None:
         tokens=tokens,
         **net,
         best=best,
+        apart_over_joined=net["apart"] / net[best],
         fused_over_joined=net["fused"] / net[best],
         split_over_joined=net["split"] / net[best],
         off=max(differences.values()),
@@ -203,7 +217,7 @@ def main() -> None:
     """Every part, until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="sites,model")
-    parser.add_argument("--tokens", default="1,4,16,2,8,32,64")
+    parser.add_argument("--tokens", default="1,4,16,2,8,32,64,128")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=100)
     parser.add_argument("--out", type=Path, required=True)

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, moe_finalize
+from fusionscope.fusion_runtime.boundaries import ar_norm, mhc_post, mhc_post_pre, moe_finalize
 from fusionscope.fusion_runtime.comm.process_group import ProcessGroup
 from fusionscope.fusion_runtime.comm.symmetric import SymmetricGroup
 from fusionscope.fusion_runtime.context import PathChoice
 from fusionscope.fusion_runtime.decode.model import make_context
+from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.norms import Norm
 from fusionscope.fusion_runtime.ownership import DeferredFinalize, FinalizeOperands, PartialSum
 from fusionscope.fusion_runtime.quant import (
@@ -101,6 +102,17 @@ def cases(draw: Inputs, group: Any, hidden: int) -> Iterator[tuple[str, str, Any
             return (mhc_post.run(owed, streams, post, comb, subtype="attn_exit", layer=0, ctx=ctx),)
 
         yield "mhc_post", f"[{tokens}, {hidden}]", run_post, (want,), 6e-3
+        wide = 4 * hidden
+        fn, base = draw.same(24, wide, dtype=torch.float32) / wide**0.5, draw.same(24, dtype=torch.float32)
+        read = HyperWeights(fn, torch.full((3,), 0.5, device=draw.device), base, draw.same(hidden), 1e-5)
+        mixed = comb / comb.sum(1, keepdim=True)
+        want = mhc_post_pre.reference(of_all(x), streams, post, mixed, read)
+
+        def run_joined(ctx: Any, x=x, streams=streams, post=post, mixed=mixed, read=read) -> Any:
+            owed = PartialSum(x.clone(), group)
+            return mhc_post_pre.run(owed, streams, post, mixed, read, layer=0, ctx=ctx)
+
+        yield "mhc_post_pre", f"[{tokens}, {hidden}]", run_joined, want, 6e-3
         routed, shared = draw.own(EXPERTS, hidden), draw.own(tokens, hidden)
         idx = (draw.same(tokens, TOP_K, dtype=torch.float32).abs() * 9).int().clamp(max=EXPERTS) - 1
         parts = FinalizeOperands(routed, idx, draw.same(tokens, TOP_K, dtype=torch.float32).abs(), 2.5, shared)
