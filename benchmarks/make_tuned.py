@@ -1,11 +1,12 @@
 """From measured kernels to what people read and what `auto` reads: Markdown tables and the package's tuning table.
 
     python benchmarks/make_tuned.py [--tp benchmarks/results/h200_tp2_kernels.json] \\
-        [--kernels benchmarks/results/h200_kernels.json] [--tuned benchmarks/results/h200_tuned.json]
+        [--kernels benchmarks/results/h200_kernels.json] [--tuned benchmarks/results/h200_tuned.json] \\
+        [--joined benchmarks/results/h200_mhc_post_pre.json]
 
-Reads what benchmarks/tp.py and benchmarks/kernels.py wrote; writes a .md beside each, and the rows of
-fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the library itself would launch. Rows that
-`fusionscope tune --out` wrote come before theirs: every path is in them.
+Reads what benchmarks/tp.py, kernels.py, and (as --joined) mhc_post_pre.py and tp_post_pre.py wrote; writes a .md beside
+each of the first two, and the rows of fusion_runtime/tuned/<gpu>.json. Of our kernels' arms the one counts that the
+library itself would launch. Rows that `fusionscope tune --out` wrote come before theirs: every path is in them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from fusionscope.fusion_runtime import tuning
 from fusionscope.fusion_runtime.comm.channel import default_block, row_block
+from fusionscope.fusion_runtime.kernels.launch_mhc_pre import tile_for
 from fusionscope.fusion_runtime.kernels.launch_norm import POST_BLOCK, POST_WARPS, row_warps
 from fusionscope.fusion_runtime.tuning import Row, Table
 
@@ -59,6 +61,18 @@ def one_rank_rows(told: dict[str, Any]) -> Iterator[tuple[Row, dict[str, Any]]]:
         if boundary is not None:
             us = {"split": own(row), "flashinfer": row["flashinfer"]}
             yield Row(boundary, row["hidden"], 1, row["tokens"], rounded(us)), row
+
+
+def joined_rows(told: dict[str, Any]) -> Iterator[Row]:
+    """Rows of mhc_post_pre: of real ranks, or of four on one GPU."""
+    for row in told["rows"]:
+        tile = tile_for(row.get("tokens", 1), told.get("hidden", 0))
+        if row["what"] == "site":
+            us = {"split": row["split"], "triton": row[f"joined/{tile.block}x{tile.rows}x{tile.warps}"]}
+            yield Row("mhc_post_pre", told["hidden"], 4, row["tokens"], rounded(us), emulated=True)
+        elif row["what"] == "mhc_post_pre":
+            us = {"split": row["nccl"], "triton": row["joined"]}
+            yield Row("mhc_post_pre", row["hidden"], told["ranks"], row["tokens"], rounded(us))
 
 
 def rounded(us: dict[str, float]) -> dict[str, float]:
@@ -128,6 +142,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tp", type=Path, nargs="*", default=[RESULTS / "h200_tp2_kernels.json"])
     parser.add_argument("--kernels", type=Path, nargs="*", default=[RESULTS / "h200_kernels.json"])
+    joined = [RESULTS / "h200_mhc_post_pre.json", *RESULTS.glob("h200_tp*_post_pre.json")]
+    parser.add_argument("--joined", type=Path, nargs="*", default=joined)
     parser.add_argument("--tuned", type=Path, nargs="*", default=sorted(RESULTS.glob("h200*_tuned.json")))
     options = parser.parse_args()
     tables: dict[str, Table] = {}
@@ -143,6 +159,10 @@ def main() -> None:
             before = tables.get(gpu, Table(gpu))
             versions = {key: told["machine"][key] for key in VERSIONS if told["machine"].get(key)}
             tables[gpu] = Table(gpu, tuning.merged(before.rows, rows), {**before.measured, **versions})
+    for path in options.joined:
+        told = json.loads(path.read_text())
+        before = tables[told["machine"]["gpu"]]
+        tables[before.gpu] = Table(before.gpu, tuning.merged(before.rows, joined_rows(told)), before.measured)
     for path in options.tuned:
         more = tuning.read(path)
         before = tables.get(more.gpu, Table(more.gpu))

@@ -34,7 +34,10 @@ the projection, which are most of the bytes at few tokens."""
 
 
 def tile_for(tokens: int, hidden: int) -> Tile:
-    """SLICES programs a row, each with up to four tokens, for which it reads its share of the projection once."""
+    """SLICES programs a row, each with up to four tokens, for which it reads its share of the projection once.
+
+    At hidden 4096 and 1 to 64 tokens the fastest of 13 on an H200, or within 1.2 % of it (benchmarks/mhc_post_pre.py).
+    """
     block = min(64, max(16, power_of_two(hidden) // SLICES))
     return Tile(block, min(4, power_of_two(tokens)), 4)
 

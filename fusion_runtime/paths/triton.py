@@ -29,7 +29,7 @@ MAX_NORM_WIDTH = 16384
 """At one rank, a norm keeps a whole row in one program."""
 
 MAX_JOINED_TOKENS = 64
-"""mhc_post_pre is for decoding: past this a read of its own has work enough for a GPU."""
+"""mhc_post_pre: the most that was measured (benchmarks/mhc_post_pre.py)."""
 
 BOUNDARIES = ("ar_norm", "moe_finalize", "mhc_post", "mhc_post_pre")
 
