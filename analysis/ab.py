@@ -219,9 +219,11 @@ def _decided(
     found: Shift, control: Shift | None, base: float, candidate: float, margin: float, taken: int | None,
     floor: float | None, said: str, subject: str = "",
 ) -> Comparison:  # fmt: skip
+    equivalent = found.within(margin * base)
     verdict = judge(
-        found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said, subject=subject
-    )
+        found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said, subject=subject,
+        equivalent=equivalent,
+    )  # fmt: skip
     needed: int | None = 0
     doubt = _doubt(found, control is None) if verdict.class_ in _DECIDED and not found.sure() else ""
     if doubt:
@@ -236,7 +238,6 @@ def _decided(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, missing=missing,
             caution=said, subject=subject,
         )  # fmt: skip
-    equivalent = found.within(margin * base)
     return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken, floor)
 
 

@@ -49,12 +49,14 @@ def judge(
     caution: str = "",
     subject: str = "",
     change: str = "",
+    equivalent: bool = False,
 ) -> Verdict:
     """The verdict on a saving with its 95 % interval, against the noise floor and a margin (part of the step).
 
     `missing` is a sentence that says what would settle an inconclusive answer, `caution` one that is always said.
     The quote is of `subject` ("fusing X at 90 sites"), and `change` says what would change the answer; without it
-    the limits are named.
+    the limits are named. `equivalent`: a test found the difference smaller than the margin, so that an interval around
+    0 is no measurable difference, also where the noise floor is below the margin.
     """
     low, high = interval_ns
     need = margin * step_ns
@@ -72,6 +74,8 @@ def judge(
         confidence = _confidence(low, high, INCONCLUSIVE, 0.0, need)
         return Verdict(INCONCLUSIVE, kind, None, above_margin, confidence, _joined(sentence, caution), quote)
     name = _class(low, high, mde_ns, need)
+    if equivalent and name == INCONCLUSIVE and low <= 0 <= high:
+        name = NOT_MEASURABLE
     bar = f"noise floor {us(mde_ns)}, margin {margin:.2%} = {us(need)}"
     words = {
         WORTH_MERGING: f"Faster, above noise and margin (worth merging on time alone): {said}; {bar}.",
@@ -120,7 +124,8 @@ def _change(
     if name == NOT_MEASURABLE:
         if low > 0 or high < 0:
             return f"a noise floor below {us(min(abs(low), abs(high)))} would show it"
-        return "nothing above the noise is hidden in the interval"
+        most = max(-low, high)
+        return f"nothing above {us(most) if most > mde_ns else 'the noise'} is hidden in the interval"
     there = _class(saving_ns, saving_ns, mde_ns, need)
     return f"with a narrower interval around the same saving it would be {_said(there)}"
 

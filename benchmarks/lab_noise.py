@@ -21,16 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from lab import add, lines
+from lab_noise_compare import compared
 
 from fusionscope.analysis import ab
 from fusionscope.profiler import measure
 from fusionscope.profiler.capture.clocks import Clocks
 from fusionscope.profiler.capture.graph_copies import CudaGraphs
 from fusionscope.profiler.capture.placement import padding
-from fusionscope.profiler.trace import table
 
 PARTS = ("knockout", "place", "aa", "power")
 CAPTURES, BLOCKS, REPLAYS = 4, 6, 2
@@ -255,19 +254,6 @@ def _behind_a_spin(on: CudaGraphs) -> Callable[[Any], int]:
         return on.timed(launch)
 
     return timed
-
-
-def compared(rows: list[dict[str, Any]], base: str = measure.BASE, candidate: str = measure.CANDIDATE) -> ab.Comparison:
-    """The comparison that `ab` would make of these lines, each as a process of its own."""
-    taken = []
-    for process, row in enumerate(rows):
-        for arm, values in row["blocks"].items():
-            kind = arm.split()[0]
-            if kind in (base, candidate):
-                name = arm.replace(kind, measure.BASE if kind == base else measure.CANDIDATE, 1)
-                taken += [(process, block, name, round(value)) for block, value in enumerate(values)]
-    data = pd.DataFrame(taken, columns=["process", "block", "arm", "duration_ns"])
-    return ab.compare(table("timings", data.assign(rank=0, source="untraced")))
 
 
 def _mde(file: Path) -> float:

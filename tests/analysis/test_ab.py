@@ -90,12 +90,13 @@ def test_an_undecided_measurement_says_how_many_blocks_it_needs() -> None:
     # One capture of each arm is one sample, however many blocks are timed.
     once = ab.compare(many)
     assert once.verdict.class_ == "inconclusive" and once.captures == 1 and not once.equivalent
-    assert "each arm was captured once" in once.verdict.sentence and "worth merging" not in once.verdict.quote
+    assert once.verdict.kind == "observed" and once.verdict.would_be == "worth_merging"
+    assert "This is one capture of each arm" in once.verdict.sentence and "worth merging" not in once.verdict.quote
 
 
 def test_without_an_a_a_arm_the_noise_is_not_known() -> None:
     timings = measured(30_000)
-    found = ab.compare(timings[timings["arm"] != "base again"])
+    found = ab.compare(timings[timings["arm"] != "base again"], paired_processes=False)
     assert found.verdict.class_ == "inconclusive" and "A/A arm" in found.verdict.sentence
 
 
@@ -105,7 +106,8 @@ def test_too_few_blocks_are_refused() -> None:
 
 
 def test_one_process_is_told_of() -> None:
-    assert "One process" in ab.compare(measured(30_000)).verdict.sentence
+    once = of_captures(np.random.default_rng(3), 1, once=500.0, saving=30_000.0)
+    assert "One process" in ab.compare(once).verdict.sentence
     assert "One process" not in ab.compare(measured(30_000), paired_processes=False).verdict.sentence
     assert "One process" not in ab.compare(measured(30_000, processes=2)).verdict.sentence
 
@@ -224,6 +226,22 @@ def test_a_difference_beyond_what_captures_differ_by_is_still_seen() -> None:
     chooser = np.random.default_rng(9)
     found = [ab.compare(of_captures(chooser, 5, once=1_000.0, saving=20_000.0)) for _ in range(8)]
     assert all(f.verdict.class_ == "worth_merging" and f.captures == 10 for f in found)
+
+
+def test_an_interval_around_0_within_the_margin_is_no_measurable_difference() -> None:
+    found = shifts.Shift(500.0, (-1_500.0, 2_500.0), 700.0, 10.0, 12, 3, "captures")
+    within, beyond = (ab.of_captures(found, (STEP, STEP), margin, "") for margin in (0.005, 0.0015))
+    assert (within.verdict.class_, beyond.verdict.class_) == ("not_measurable", "inconclusive")
+    assert within.equivalent and not beyond.equivalent
+    small = ab.of_captures(shifts.Shift(2_400.0, (-100.0, 4_900.0), 1_100.0, 10.0, 12, 3), (STEP, STEP), 0.005, "")
+    assert small.verdict.class_ == "not_measurable" and "nothing above 4.90 us is hidden" in small.verdict.quote
+
+
+def test_captures_in_drawn_places_are_more_degrees_of_freedom_than_processes() -> None:
+    chooser = np.random.default_rng(12)
+    units = [ab.compare(of_captures(chooser, 3, once=3_000.0, blocks=4)).saving for _ in range(12)]
+    assert {found.unit for found in units} == {"captures", "processes"}
+    assert min(found.freedom for found in units if found.unit == "captures") >= 2
 
 
 def test_captures_that_keep_their_effect_are_the_unit() -> None:

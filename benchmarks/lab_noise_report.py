@@ -1,0 +1,218 @@
+"""Judges what lab_noise.py left: false alarms, delays found, knock-outs, and what captures in drawn places differ by.
+
+    python benchmarks/lab_noise_report.py FOLDER…     writes results/h200_lab_noise.jsonl and .json
+    python benchmarks/lab_noise_report.py             makes the .json again from the stored lines
+
+FOLDER holds noise.jsonl, and in store/ runs of `fusionscope ab`. The lines keep the block values of every capture, so
+that another rule can be tried on them. A comparison of three processes takes the comparison of the same number of each
+of them; no capture is in two.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lab import lines
+from lab_noise_compare import compared
+
+from fusionscope.analysis import ab
+from fusionscope.profiler.store import Store
+
+RESULTS = Path(__file__).parent / "results"
+PROCESSES = 3
+#: Medians of the sample's knockout.json, us.
+SAMPLE = {"both": 952.27 - 812.54, "ar": 952.27 - 881.41, "norm": 952.27 - 903.14}
+Rows = Sequence[dict[str, Any]]
+
+
+def main(folders: list[str]) -> int:
+    """Write both files and print the summary."""
+    stored = RESULTS / "h200_lab_noise.jsonl"
+    if folders:
+        rows = [_short(row) for folder in folders for row in collected(Path(folder))]
+        stored.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows), encoding="utf-8")
+    made = report(lines(stored))
+    print(json.dumps(made, indent=1))
+    (RESULTS / "h200_lab_noise.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def collected(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a folder, and a line for each process of each run of `ab` in it."""
+    rows = lines(folder / "noise.jsonl")
+    store = folder / "store"
+    listed = Store(store).list() if store.is_dir() else []
+    for one in sorted(listed, key=lambda one: one.id):
+        if one.info is None or "ab" not in one.info.settings:
+            continue
+        run = Store(store).load(one.id)
+        timings = run.trace.timings
+        for process in np.unique(timings["process"].to_numpy()):
+            mine = timings[timings["process"] == process]
+            values = {arm: ab.block_values(mine, arm).tolist() for arm in dict.fromkeys(mine["arm"].astype(str))}
+            rows.append({"what": "ab", "run": run.info.name, "process": int(process), "blocks": values})
+    return rows
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    if "blocks" not in row:
+        return row
+    return {**row, "blocks": {arm: [round(v) for v in values] for arm, values in row["blocks"].items()}}
+
+
+def report(rows: Rows) -> dict[str, Any]:
+    """Everything that the result file says; times in us."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(row["what"], []).append(row)
+    same = [*kinds.get("aa", []), *kinds.get("power", [])]
+    found: dict[str, Any] = {"gpu": next(row["gpu"] for row in rows if "gpu" in row)}
+    found["against_itself"] = {
+        "one_process": told([compared([row], candidate=_alike(row)) for row in same]),
+        "three_processes": told([compared(of, candidate=_alike(of[0])) for of in together(same)]),
+    }
+    power = kinds.get("power", [])
+    found["delays"] = {
+        name: {
+            "one_process": seen([compared([row], candidate=name) for row in power], power, name),
+            "three_processes": seen([compared(of, candidate=name) for of in together(power)], power, name),
+        }
+        for name in ("once", "twice")
+    }
+    found["noise_floor_injected_us"] = [round(row["ns"] / 1e3, 2) for row in kinds.get("mde", [])]
+    found["places"] = {f"{kind} {way}": places(kinds.get("place", []), kind, way)
+                       for kind in ("split", "fused") for way in ("plain", "moved")}  # fmt: skip
+    found["knockout"] = knockouts(kinds.get("knockout", []))
+    found["ab"] = runs(kinds.get("ab", []))
+    return found
+
+
+def _alike(row: dict[str, Any]) -> str:
+    """The arm that is the same program as the base."""
+    return "same" if "same" in row["blocks"] else "candidate"
+
+
+def together(rows: Rows) -> list[list[dict[str, Any]]]:
+    """Trials of the same number from three processes each, each trial in one of them."""
+    trials: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        trials.setdefault((row["what"], row["trial"]), []).append(row)
+    found = []
+    for of_trial in trials.values():
+        mine = sorted(of_trial, key=lambda row: int(row["process"]))
+        found += [mine[k : k + PROCESSES] for k in range(0, len(mine) - PROCESSES + 1, PROCESSES)]
+    return found
+
+
+def told(made: list[ab.Comparison]) -> dict[str, Any]:
+    """Comparisons of a program with itself."""
+    classes = Counter(one.verdict.class_ for one in made)
+    out = sum(not one.saving.interval_ns[0] <= 0 <= one.saving.interval_ns[1] for one in made)
+    return {
+        "comparisons": len(made),
+        "classes": dict(sorted(classes.items())),
+        "interval_without_0": out,
+        "median_noise_floor_us": _us(statistics.median(one.mde_ns or 0.0 for one in made)),
+        "sd_of_the_saving_us": _us(float(np.std([one.saving.value_ns for one in made], ddof=1))),
+    }
+
+
+def seen(made: list[ab.Comparison], rows: Rows, name: str) -> dict[str, Any]:
+    """Comparisons in which the candidate is later by a known delay."""
+    delay = float(np.median([row["injected_ns"][name] for row in rows])) if rows else 0.0
+    ends = [one.saving.interval_ns for one in made]
+    return {
+        "trials": len(made),
+        "delay_us": _us(delay),
+        "interval_shows_it": sum(high < 0 for _, high in ends),
+        "at_99_percent": sum(one.saving.sure() and one.saving.value_ns < 0 for one in made),
+        "said_slower": sum(one.verdict.class_ == "slower" for one in made),
+        "interval_holds_it": sum(low <= -delay <= high for low, high in ends),
+    }
+
+
+def places(rows: Rows, kind: str, way: str) -> dict[str, Any]:
+    """What captures of a process differ by, and the part of that variance that comes back in other processes."""
+    if len(rows) < 2:
+        return {}
+    names = [name for name in rows[0]["blocks"] if name.startswith(f"{kind} {way} ")]
+    times = np.array([[np.median(row["blocks"][name]) for name in names] for row in rows])
+    within = float(times.var(axis=1, ddof=1).mean())
+    apart = times - times.mean(axis=1, keepdims=True)
+    lasting = float((apart.mean(axis=0) ** 2).sum() / (len(names) - 1))
+    stays = (len(rows) * lasting - within) / (len(rows) - 1)
+    return {
+        "processes": len(rows),
+        "captures": len(names),
+        "sd_us": _us(within**0.5),
+        "part_that_comes_back": round(stays / within, 2),
+    }
+
+
+def knockouts(rows: Rows) -> dict[str, Any]:
+    """What goes with disabled nodes: by this project, by the sample's own procedure, and behind a spin, per capture."""
+    if not rows:
+        return {}
+    found: dict[str, Any] = {"captures": len(rows), "sample_us": {k: round(v, 1) for k, v in SAMPLE.items()}}
+    by: dict[str, Callable[[dict[str, Any], str], float]] = {
+        "ours_us": lambda row, name: row["ours"][name]["raw"],
+        "by_the_samples_procedure_us": lambda row, name: row["sample"]["split"] - row["sample"][name],
+        "behind_a_spin_us": lambda row, name: row["covered"]["copy"] - row["covered"][name],
+    }
+    for way, value in by.items():
+        if way.startswith("behind") and "covered" not in rows[0]:
+            continue
+        taken = {name: sorted(value(row, name) for row in rows) for name in SAMPLE}
+        found[way] = {
+            name: {
+                "median": _us(statistics.median(values)),
+                "range": [_us(values[0]), _us(values[-1])],
+                "of_the_sample": round(statistics.median(values) / 1e3 / SAMPLE[name], 3),
+            }
+            for name, values in taken.items()
+        }
+    found["disabled_node_ns"] = round(statistics.median(row["disabled_node_ns"] for row in rows))
+    found["criticality"] = round(statistics.median(row["criticality"] for row in rows), 3)
+    found["fusion_us"] = _us(statistics.median(row["sample"]["split"] - row["sample"]["fused"] for row in rows))
+    return found
+
+
+def runs(rows: Rows) -> dict[str, Any]:
+    """Each run of `ab`, and each of its processes alone."""
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(row["run"] for row in rows):
+        mine = [row for row in rows if row["run"] == name]
+        found[name] = {
+            "processes": len(mine),
+            "captures": sum(len(row["blocks"]) // 2 for row in mine),
+            "all": _ab(compared(mine)),
+            "each": [_ab(compared([row])) for row in mine],
+        }
+    return found
+
+
+def _ab(made: ab.Comparison) -> dict[str, Any]:
+    return {
+        "base_us": _us(made.base_ns),
+        "saving_us": _us(made.saving.value_ns),
+        "interval_us": [_us(end) for end in made.saving.interval_ns],
+        "noise_floor_us": _us(made.mde_ns or 0.0),
+        "noise_floor_part": round((made.mde_ns or 0.0) / made.base_ns, 5),
+        "class": made.verdict.class_,
+        "unit": made.saving.unit,
+    }
+
+
+def _us(ns: float) -> float:
+    return round(ns / 1e3, 2)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
