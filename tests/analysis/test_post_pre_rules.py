@@ -11,6 +11,7 @@ from literal_traces import Launch, kernels
 
 from fusionscope.analysis import ruleset
 from fusionscope.analysis.analysed import Analysed, analyse
+from fusionscope.analysis.compare import compare
 from fusionscope.analysis.sites import Site
 from fusionscope.analysis.waiting import MEETING
 from fusionscope.profiler.errors import FusionScopeError
@@ -106,3 +107,18 @@ def test_subtypes_that_are_no_list_are_refused(tmp_path: Path) -> None:
     file.write_text(SUBTYPES % '"late"')
     with pytest.raises(FusionScopeError, match="'subtypes' must be a list"):
         ruleset.load([file])
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "boundary"),
+    [
+        (SPLIT, JOINED, "mhc_post_pre"),
+        (POST_FUSED, JOINED, "mhc_post_pre"),
+        (SPLIT, POST_FUSED, "mhc_post:attn_exit"),
+    ],
+)
+def test_a_comparison_names_the_kind_that_was_fused(
+    made: Made, base: tuple[str, ...], candidate: tuple[str, ...], boundary: str
+) -> None:
+    found = compare(made([forward(base)] * 2), made([forward(candidate)] * 2))
+    assert found.fired is not None and (found.fired.boundary, found.fired.sites) == (boundary, LAYERS)
