@@ -72,7 +72,7 @@ def capture(model: DecodeModel, padding: Sequence[int] = ()) -> CapturedForward:
     nodes, kernels, edges, known = _hip(graph) if torch.version.hip else _cuda(graph)
     graph.instantiate()
     exec_id = None if torch.version.hip else _exec_id(graph)
-    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model, *first])
+    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model, model.ctx, *first])
 
 
 def _cuda(graph: Any) -> tuple[int, list[int], list[Edge], bool]:
