@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from fusionscope.analysis import ab, shifts
 from fusionscope.analysis.noise import baseline
+from fusionscope.profiler import measure
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.trace import table
 
@@ -178,24 +181,25 @@ def test_the_step_of_such_a_run_is_that_of_its_base() -> None:
 
 def of_captures(
     chooser: np.random.Generator, processes: int, once: float = 0.0, lasting: float = 0.0, process: float = 0.0,
-    saving: float = 0.0, blocks: int = 6,
+    saving: float = 0.0, blocks: int = 6, captures: int = 2,
 ) -> pd.DataFrame:  # fmt: skip
-    """TIMINGS of two captures an arm; ns of what captures differ by anew in each process, and by in every process.
+    """TIMINGS of captures of two arms; ns of what captures differ by anew in each process, and by in every process.
 
     `process` is what the arms differ by from process to process. A drift and autocorrelated noise lie over all of it.
     """
-    arms = ["base", "candidate", "base again", "candidate again"]
-    stays = chooser.normal(0, lasting, 4)
+    names = [measure.names_of(arm, captures) for arm in ("base", "candidate")]
+    arms = [arm for both in zip(*names, strict=True) for arm in both]
+    stays = chooser.normal(0, lasting, len(arms))
     frames = []
     for number in range(processes):
-        effects = chooser.normal(0, once, 4) + stays + chooser.normal(0, process, 2)[[0, 1, 0, 1]]
-        effects -= np.array([0, saving, 0, saving])
-        orders = [list(half) for half in (chooser.permutation(4) for _ in range(blocks))]
+        effects = chooser.normal(0, once, len(arms)) + stays + np.tile(chooser.normal(0, process, 2), captures)
+        effects -= np.tile([0, saving], captures)
+        orders = [list(half) for half in (chooser.permutation(len(arms)) for _ in range(blocks))]
         turns = np.array([arm for order in orders for arm in [*order, *order[::-1]] for _ in range(2)])
         noise = chooser.standard_t(4, len(turns) + 20) * 700
         noise = np.convolve(noise, 0.7 ** np.arange(20), mode="full")[20 : 20 + len(turns)]
         times = STEP + effects[turns] + noise + 40.0 * np.arange(len(turns))
-        block = np.repeat(np.arange(blocks), 16)
+        block = np.repeat(np.arange(blocks), 4 * len(arms))
         frames.append(pd.DataFrame({"process": number, "block": block, "arm": np.array(arms)[turns],
                                     "duration_ns": times.round().astype("int64")}))  # fmt: skip
     return table("timings", pd.concat(frames, ignore_index=True).assign(rank=0, source="untraced"))
@@ -208,10 +212,11 @@ def of_captures(
         (3, {"once": 3_000.0}),
         (3, {"lasting": 4_000.0}),
         (5, {"lasting": 3_000.0, "once": 1_000.0}),
+        (3, {"once": 3_000.0, "process": 3_000.0, "captures": 4, "blocks": 4}),
     ],
 )
 def test_captures_and_processes_that_differ_are_covered_and_give_no_false_alarm(
-    processes: int, how: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    processes: int, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Blocks as the unit, or processes where captures keep their effect, would cover 10 to 50 % of these.
     monkeypatch.setattr(shifts, "RESAMPLES", 30)
