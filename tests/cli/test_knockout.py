@@ -46,7 +46,7 @@ def test_every_boundary_of_the_model_is_knocked_out(fusionscope: Any, with_gpu: 
     answer = fusionscope("knockout", "tiny", "--processes", 2, "--blocks", 4, "--json")
     assert answer.code == 0, answer.err
     rows = {row["boundary"]: row for row in answer.json["boundaries"]}
-    assert set(rows) == {"mhc_post", "mhc_post:attn_exit", "mhc_post:ffn_exit", "moe_finalize"}
+    assert set(rows) == {"mhc_post", "mhc_post:attn_exit", "mhc_post:ffn_exit", "mhc_post_pre", "moe_finalize"}
     row = rows["mhc_post"]
     assert (row["raw_ns"], row["corrected_ns"], row["nodes"], row["processes"]) == (10_000, 13_000, 10, 2)
     assert answer.json["step_ns"] == 100_000 and answer.json["disabled_node_ns"] == 300

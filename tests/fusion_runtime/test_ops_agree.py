@@ -24,7 +24,7 @@ def called_operations() -> set[str]:
     names: set[str] = set()
     folders = ("decode/layers", "boundaries", "families", "paths")
     files = [file for folder in folders for file in (RUNTIME / folder).glob("*.py")]
-    for file in [*files, RUNTIME / "decode/model.py", RUNTIME / "residual_stream.py"]:
+    for file in [*files, *(RUNTIME / name for name in ("decode/model.py", "residual_stream.py", "hyper.py"))]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = node.func.value
