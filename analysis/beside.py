@@ -45,9 +45,10 @@ def with_step(
     seen = found.shrink * (apart - found.taken_ns * found.plain_gone_of(fused.launches, early))
     variance = _variance(base_ns) + _variance(candidate_ns)
     left = LEFT_NS**2 * len(found.sites)
-    # Where only one of the two is early, what stands before the site changes, and the fused time knows nothing of it.
-    part = 1.0 if early is not None and early != found.begins_early else PART
-    believed = part * left / (left + variance)
+    believed = PART * left / (left + variance)
+    if early is not None and early != found.begins_early:
+        # What stands before the site changes then (2 us a site were seen), and the fused time knows nothing of it.
+        believed = 1.0
     error = STILL_NS**2 * found.gone(fused.launches) + (believed**2 + 1) * variance
     return replace(fused, beside_ns=believed * (seen - explained), beside_error_ns=float(np.sqrt(error)))
 

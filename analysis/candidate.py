@@ -9,6 +9,18 @@ from fusionscope.analysis.estimate import Fused
 from fusionscope.profiler.errors import FusionScopeError
 
 
+def begins_early(candidate: Analysed, boundary: str, subtype: str = "") -> bool | None:
+    """Whether most sites begin with a launch that need not wait for the end of what stands before it.
+
+    None where the run does not have its graph's edges.
+    """
+    schedule = candidate.schedule()
+    sites = [s for s in candidate.attribution.sites.get(boundary, []) if not subtype or s.subtype == subtype]
+    if not schedule.real_edges or not sites:
+        return None
+    return sum(s.columns[0] in schedule.programmatic for s in sites) * 2 > len(sites)
+
+
 def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wait: bool = False) -> Fused:
     """The fused kernel's time and launches at a site of a traced run: the mean over sites, its median over replays.
 

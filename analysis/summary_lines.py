@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
+from fusionscope.analysis.beside import with_step
 from fusionscope.analysis.blocks import Code, Inline, Line, bold, data, joined
-from fusionscope.analysis.candidate import fused_in
+from fusionscope.analysis.candidate import begins_early, fused_in
 from fusionscope.analysis.changes import Change
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.differing import machine
@@ -42,9 +43,10 @@ WORDS = {
 
 
 def predicted(found: Comparison, margin: float) -> Estimate | None:
-    """What the base run alone, with the fused kernel's time in the candidate's trace, would have predicted.
+    """What the base run and the candidate's trace, without its untraced times, would have predicted.
 
-    None without a fusion; two at once have one measured saving and no prediction to hold against it.
+    None without a fusion; two at once have one measured saving and no prediction to hold against it. The candidate's
+    trace gives the fused kernel's time and, for graphs of one rank, what its whole step gained beside that.
     """
     if len(found.claims) != 1 or found.incomparable or not found.claims[0][0].candidate_sites:
         return None
@@ -52,6 +54,10 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
     wait = base.wait()
     fused = fused_in(found.candidate, claim.boundary, claim.subtype, net_of_wait=wait is not None)
     goal = target(base.attribution, base.schedule(), claim.boundary, claim.subtype, base.untraced, wait)
+    candidate = found.candidate.forward
+    if wait is None and base.forward.graph_launches and candidate.graph_launches:
+        early = begins_early(found.candidate, claim.boundary, claim.subtype)
+        fused = with_step(goal, fused, [goal.span_ns], [float(np.median(candidate.span))], early)
     return of_target(goal, fused, margin)
 
 

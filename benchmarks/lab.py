@@ -3,7 +3,7 @@
     python benchmarks/lab.py build OUT --gpus 0,1                 compiles what the cases need, in many processes
     python benchmarks/lab.py run OUT --gpus 0,1 --seconds 400     traces, predicts, measures; resumes what OUT holds
     python benchmarks/lab.py noise OUT --make FILE                A/A, injected delays, knock-outs on the sample graph
-    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins them: h200_lab3.jsonl and its summary
+    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins the cases: h200_lab3.jsonl and its summary
 
 `run` starts two processes on each GPU: one traces a group of cases with CUPTI (`gpuN/traces/CASE.npz`); the other,
 which no profiler has touched, times the split step, writes the prediction, and only then measures the candidates in

