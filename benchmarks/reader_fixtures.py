@@ -1,4 +1,5 @@
-"""Large traces made by rule, for the readers' benchmark: torch.profiler, Nsight SQLite, rocprofv3 CSV, JSON, database.
+"""Large traces made by rule, for the readers' benchmark: torch.profiler, Nsight SQLite, rocprofv3 CSV, JSON, database
+and Perfetto, RPD, rocprof v2's text.
 
 The mix is that of a served decode: graph replays of 500 launches, each with the host's call, operators and Python
 frames around it, and the flow events that Kineto writes for every launch.
@@ -12,7 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/helpers"))
 
+from perfetto_file import PROCESS, STREAM, THREAD, Recording
 from rocpd_file import Writer
+from rocprof_files import TEXT
+from rpd_file import SCHEMA
 
 NAMES = [
     *(f"void gemm_kernel_{i}<cutlass::half_t, cutlass::layout::RowMajor, {i}, 128, 64>(Params)" for i in range(20)),
@@ -189,3 +193,51 @@ def rocpd(path: Path, kernels: int) -> None:
     launches = [("HIP_RUNTIME_API_EXT", "hipGraphLaunch", 10**12 + n, 10**12 + n + 1, 1 + n) for n in
                 range(1 + len(rows) // LAUNCHES)]  # fmt: skip
     Writer(path, kernels=rows, regions=launches).write()
+
+
+def perfetto(path: Path, kernels: int) -> None:
+    """A rocprofv3 .pftrace with a tenth of `kernels` dispatches, each of two packets and ten annotations as rocprofv3
+    writes them, and a graph's launch for every 500 of them."""
+    recording = Recording()
+    recording.track(PROCESS, pid=55)
+    recording.track(STREAM, PROCESS)
+    recording.track(THREAD, pid=55, tid=77)
+    for n in range(kernels // 10):
+        start, correlation = 10**12 + n * 3_000, 1 + n // LAUNCHES
+        if n % LAUNCHES == 0:
+            recording.slice("hip_api", "hipGraphLaunch", start - 5_000, start - 1_000, THREAD, corr_id=correlation)
+        end = start + 2_000 + n % 900
+        recording.slice(
+            "kernel_dispatch", NAMES[n % LAUNCHES % len(NAMES)], start, end, begin_ns=start, end_ns=end,
+            delta_ns=end - start, kind=11, agent=4, corr_id=correlation, queue=1, stream_ID=2, tid=77, kernel_id=n % 23,
+        )  # fmt: skip
+    recording.write(path)
+
+
+def rpd(path: Path, kernels: int) -> None:
+    """An RPD file with `kernels` operations of graphs, and a host's launch for every 500 of them."""
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(SCHEMA)
+    texts = [*NAMES, "KernelExecution", "hipGraphLaunch", ""]
+    connection.executemany("INSERT INTO rocpd_string (id, string) VALUES (?, ?)", enumerate(texts, 1))
+    described, task, launch, nothing = len(NAMES), len(NAMES) + 1, len(NAMES) + 2, len(NAMES) + 3
+    calls = ((1 + n, 55, 77, 10**12 + n * 1_500_000 - 9_000, 10**12 + n * 1_500_000 - 5_000, launch, nothing)
+             for n in range(1 + kernels // LAUNCHES))  # fmt: skip
+    connection.executemany("INSERT INTO rocpd_api VALUES (?,?,?,?,?,?,?)", calls)
+    starts = enumerate(range(10**12, 10**12 + kernels * 3_000, 3_000))
+    ops = ((1 + n, 0, 1, 0, 0, start, start + 2_000 + n % 900, 1 + n % LAUNCHES % described, task)
+           for n, start in starts)  # fmt: skip
+    connection.executemany("INSERT INTO rocpd_op VALUES (?,?,?,?,?,?,?,?,?)", ops)
+    links = ((1 + n, 1 + n // LAUNCHES, 1 + n) for n in range(kernels))
+    connection.executemany("INSERT INTO rocpd_api_ops VALUES (?,?,?)", links)
+    connection.commit()
+    connection.close()
+
+
+def rocprof_text(path: Path, kernels: int) -> None:
+    """What rocprof v2 prints of `kernels` dispatches."""
+    with open(path, "w") as file:
+        for n in range(kernels):
+            name, start = NAMES[n % LAUNCHES % len(NAMES)], 10**12 + n * 3_000
+            file.write(TEXT.format(n, name, start, start + 2_000 + n % 900, 1 + n // LAUNCHES) + "\n")

@@ -1,10 +1,13 @@
 """How fast large traces become tables, and in how much memory; ratios in one run on one machine.
 
-    python benchmarks/readers.py [--hta PYTHON] [--events N] [--rows N] [--only kineto,nsys] --out FILE
+    python benchmarks/readers.py [--hta PYTHON] [--events N] [--rows N] [--only kineto,nsys]
+        [--against FOLDER] --out FILE
 
 Every reading is a process of its own, so that its peak memory is its own. `--hta` names a Python that has
 HolisticTraceAnalysis 0.5.0, which reads the same torch.profiler file in the same run. The traces are made by
-reader_fixtures.py in a temporary folder and removed.
+reader_fixtures.py in a temporary folder and removed. With --against, the files of one reader are read in turn by the
+version whose `fusionscope` package lies in FOLDER and by this one: on a machine that others use, the ratio of the
+quickest of five holds where seconds do not.
 """
 
 from __future__ import annotations
@@ -72,9 +75,9 @@ print(json.dumps({"seconds": time.perf_counter() - began, "kernels": len(run.tra
 """
 
 
-def measured(code: str, *arguments: str, python: str = sys.executable) -> dict[str, float]:
-    """What one process printed last; its standard error on failure."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+def measured(code: str, *arguments: str, python: str = sys.executable, packages: str = "") -> dict[str, float]:
+    """What one process printed last; its standard error on failure. `packages` is where another version lies."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"PYTHONPATH": packages} if packages else {})
     done = subprocess.run(
         [python, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
     )
@@ -110,6 +113,8 @@ def _rows(name: str, make: Callable[[Path, int], None]) -> Callable[[Path, argpa
     def run(folder: Path, args: argparse.Namespace) -> dict[str, object]:
         path = folder / name
         make(path, args.rows)
+        if args.against:
+            return in_turn(path, str(args.against.resolve()))
         ours = measured(OURS, str(path))
         above = ours["peak_read_bytes"] - ours["start_bytes"] - ours["table_bytes"]
         size = path.stat().st_size / 1e6
@@ -117,6 +122,23 @@ def _rows(name: str, make: Callable[[Path, int], None]) -> Callable[[Path, argpa
                 "mb_above_tables": above / 1e6}  # fmt: skip
 
     return run
+
+
+def in_turn(path: Path, other: str) -> dict[str, object]:
+    """CPU seconds to the tables, of another version and of this one."""
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    for _ in range(5):
+        for name, packages in (("before", other), ("after", "")):
+            times[name].append(round(measured(OURS, str(path), packages=packages)["read_cpu_s"], 3))
+    least = {name: min(values) for name, values in times.items()}
+    size = path.stat().st_size / 1e6
+    return {
+        "file_mb": size,
+        **{f"{name}_read_cpu_s": values for name, values in times.items()},
+        "times_faster": round(least["before"] / least["after"], 2),
+        "read_mb_per_cpu_s": round(size / least["after"], 1),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
 
 
 def ranks(folder: Path, args: argparse.Namespace) -> dict[str, object]:
@@ -144,6 +166,9 @@ PARTS: dict[str, Callable[[Path, argparse.Namespace], dict[str, object]]] = {
     "rocprofv3": _rows("trace.csv", reader_fixtures.rocprofv3),
     "rocprofv3_json": _rows("x_results.json", reader_fixtures.rocprofv3_json),
     "rocpd": _rows("x_results.db", reader_fixtures.rocpd),
+    "perfetto": _rows("x_results.pftrace", reader_fixtures.perfetto),
+    "rpd": _rows("x.rpd", reader_fixtures.rpd),
+    "rocprof_text": _rows("out.txt", reader_fixtures.rocprof_text),
     "ranks": ranks,
     "stored": stored,
 }
@@ -155,6 +180,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="of another version, as on PYTHONPATH")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     results: dict[str, object] = json.loads(args.out.read_text()) if args.out.exists() else {}

@@ -27,8 +27,15 @@ _CALLS = {"hip_api", "hip_runtime_api", "rccl_api", "cuda_runtime", "cuda_driver
 _RANGES = {"marker_api", "user_annotation"}
 _BEGIN, _END = 1, 2
 _ADVICE = "record again with `rocprofv3 --output-format csv` or `rocpd`, and a larger --perfetto-buffer-size"
-_Notes = dict[str, Any]
+#: None is what is no number.
+_Notes = dict[str, int | None]
 _TEXTS = ("string_value", "legacy_json_value")
+#: Names of the annotations that are needed, the first that is there counts.
+_CORRELATION = ("corr_id", "correlation", "correlation_id")
+_BEGAN, _ENDED, _THREAD = ("begin_ns",), ("end_ns",), ("tid",)
+_DEVICE, _STREAM = ("agent", "device", "device_id"), ("stream_ID", "stream_id", "stream", "queue")
+_NODE, _GRAPH = ("graph node id", "graph_node_id"), ("graph id", "graph_exec_id")
+_WANTED = frozenset((*_CORRELATION, *_BEGAN, *_ENDED, *_THREAD, *_DEVICE, *_STREAM, *_NODE, *_GRAPH))
 
 
 def read(path: str | Path) -> Trace:
@@ -42,8 +49,8 @@ def read(path: str | Path) -> Trace:
     try:
         with packed.opened(path) as file:
             packets = Packets(file, path)
-            for packet, writer, time in packets:
-                reading.add(packet, writer, time)
+            for packet, data, writer, time in packets:
+                reading.add(packet, data, writer, time)
     except packed.DAMAGE as error:
         raise packed.damaged(path, packed.head(path)[0], error) from error
     return assemble(reading.found(path, packets))
@@ -68,14 +75,13 @@ class _Reading:
         self.adjusted = 0
         self.unmatched = 0
 
-    def add(self, packet: Any, writer: Any, time: int) -> None:
-        pid = packet.trusted_pid if packet.HasField("trusted_pid") else -1
-        if packet.HasField("track_descriptor"):
+    def add(self, packet: Any, data: str | None, writer: Any, time: int) -> None:
+        if data == "track_event":
+            self._event(packet, packet.track_event, writer, time)
+        elif data == "track_descriptor":
             self._track(packet.track_descriptor)
-        elif packet.HasField("track_event"):
-            self._event(packet.track_event, writer, time, pid)
-        elif packet.HasField("gpu_render_stage_event"):
-            self._stage(packet.gpu_render_stage_event, writer, time, pid)
+        elif data == "gpu_render_stage_event":
+            self._stage(packet.gpu_render_stage_event, writer, time, _pid(packet))
 
     def _track(self, track: Any) -> None:
         self._parents[track.uuid] = track.parent_uuid
@@ -85,47 +91,42 @@ class _Reading:
             self._processes[track.uuid] = track.thread.pid
             self._threads[track.uuid] = track.thread.tid
 
-    def _event(self, event: Any, writer: Any, time: int, pid: int) -> None:
-        track = event.track_uuid or writer.track
-        stack = self._open.setdefault(track, [])
-        if event.type == _BEGIN:
-            known = writer.interned.get("event_categories", {})
+    def _event(self, packet: Any, event: Any, writer: Any, time: int) -> None:
+        track, kind = event.track_uuid or writer.track, event.type
+        if kind == _BEGIN:
+            known = writer.interned["event_categories"]
             category = next((known.get(i, "") for i in event.category_iids), "") or _first(event)
-            name = text(event, "name") or writer.interned.get("event_names", {}).get(event.name_iid, "")
-            stack.append((category, name, time, _notes(event, writer)))
-        elif event.type == _END:
-            if not stack:
+            self._open.setdefault(track, []).append((category, _named(event, writer), time, _notes(event, writer)))
+        elif kind == _END:
+            if not (stack := self._open.get(track)):
                 self.unmatched += 1
                 return
             category, name, start, notes = stack.pop()
             notes.update(_notes(event, writer))
-            self._slice(track, pid, category.lower(), name, start, time, notes)
+            self._slice(track, _pid(packet), category.lower(), name, start, time, notes)
 
     def _slice(self, track: int, pid: int, category: str, name: str, start: int, end: int, notes: _Notes) -> None:
         self.categories[category] = self.categories.get(category, 0) + 1
         track = self._tracks.setdefault(track, len(self._tracks))
-        code, correlation = self.texts.code(name), _number(notes, "corr_id", "correlation", "correlation_id")
+        code, correlation = self.texts.code(name), _number(notes, _CORRELATION)
         if category in _GPU:
             # The annotations are the profiler's own stamps; the slice's may have gone through another clock.
-            first, last = _number(notes, "begin_ns"), _number(notes, "end_ns")
+            first, last = _number(notes, _BEGAN), _number(notes, _ENDED)
             if 0 <= first <= last and last > 0:
                 start, end = first, last
             self.adjusted += "begin_ns" in notes
-            device = _number(notes, "agent", "device", "device_id")
-            stream = _number(notes, "stream_ID", "stream_id", "stream", "queue")
-            node, graph = _number(notes, "graph node id", "graph_node_id"), _number(notes, "graph id", "graph_exec_id")
+            device, stream = _number(notes, _DEVICE), _number(notes, _STREAM)
+            node, graph = _number(notes, _NODE), _number(notes, _GRAPH)
             if node >= 1 << 32:
                 graph, node = node >> 32, node & 0xFFFFFFFF
             graph, node = (graph, node) if graph > 0 else (-1, -1)
             kind = _KINDS.index(_GPU[category])
             self.device.add(track, pid, device, stream, kind, code, start, end, correlation, graph, node)
         elif category in _CALLS or category in _RANGES:
-            self.host.add(track, pid, _number(notes, "tid"), int(category in _RANGES), code, start, end, correlation)
+            self.host.add(track, pid, _number(notes, _THREAD), int(category in _RANGES), code, start, end, correlation)
 
     def _stage(self, event: Any, writer: Any, time: int, pid: int) -> None:
-        symbols = writer.interned.get("kernel_symbols", {})
-        interned = writer.interned.get("event_names", {})
-        named = text(event, "name") or interned.get(event.name_iid, "") or symbols.get(event.kernel_iid, "")
+        named = _named(event, writer) or writer.interned["kernel_symbols"].get(event.kernel_iid, "")
         name = named or writer.stages.get(event.stage_iid, "")
         queue = int(event.hw_queue_iid or event.hw_queue_id)
         code, end = self.texts.code(name), time + event.duration
@@ -169,19 +170,29 @@ class _Reading:
         return found.where(found >= 0, rows["pid"])
 
 
+def _pid(packet: Any) -> int:
+    return packet.trusted_pid if packet.HasField("trusted_pid") else -1
+
+
+def _named(event: Any, writer: Any) -> str:
+    """An event's name: it holds the name's number or the name itself."""
+    known = writer.interned["event_names"]
+    return known.get(number, "") if (number := event.name_iid) else text(event, "name") or known.get(0, "")
+
+
 def _notes(event: Any, writer: Any) -> _Notes:
-    """Debug annotations by name."""
-    names = writer.interned.get("debug_annotation_names", {})
-    texts = writer.interned.get("debug_annotation_string_values", {})
+    """The debug annotations that are needed, by name."""
     found: _Notes = {}
+    names = writer.interned["debug_annotation_names"]
     for note in event.debug_annotations:
-        field = note.WhichOneof("value")
-        if field is None:
+        number = note.name_iid
+        name = names.get(number, "") if number else text(note, "name") or names.get(0, "")
+        if name not in _WANTED or (field := note.WhichOneof("value")) is None:
             continue
         value = text(note, field) if field in _TEXTS else getattr(note, field)
-        found[text(note, "name") or names.get(note.name_iid, "")] = (
-            texts.get(value) if field == "string_value_iid" else value
-        )
+        if field == "string_value_iid":
+            value = writer.interned["debug_annotation_string_values"].get(value)
+        found[name] = _whole(value)
     return found
 
 
@@ -194,12 +205,17 @@ def _first(event: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _number(notes: _Notes, *names: str) -> int:
+def _whole(value: Any) -> int | None:
+    """A value as a whole number, None where it is none or no profiler's."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value.strip()[:18])
+    return value if type(value) is int and abs(value) < 2**62 else None
+
+
+def _number(notes: _Notes, names: tuple[str, ...]) -> int:
+    """The first of these notes that is a number, -1 where none is."""
     for name in names:
-        value = notes.get(name)
-        if isinstance(value, str) and value.strip().isdecimal():
-            value = int(value.strip()[:18])
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**62:
+        if (value := notes.get(name)) is not None:
             return value
     return -1
 

@@ -19,6 +19,9 @@ _PACKET = 0x0A
 #: No packet of a profiler is this long.
 _LONGEST = 64 << 20
 _UNPACKED = 256 << 20
+_CHUNK = 1 << 20
+#: Bytes of a tag and of the longest number.
+_LONGEST_SIZE = 11
 #: So much of a file is looked at to tell what it is.
 _HEAD = 4096
 _CLEARED = 1
@@ -87,11 +90,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return -1, at
 
 
+#: Kinds of interned data whose texts are needed; the second ones are bytes.
+_NAMED = ("event_names", "event_categories", "debug_annotation_names")
+_SPELT = ("debug_annotation_string_values", "kernel_symbols")
+
+
 @dataclass
 class _Writer:
     """What one sequence of packets has said so far."""
 
-    interned: dict[str, dict[int, str]] = field(default_factory=dict)
+    interned: dict[str, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in (*_NAMED, *_SPELT)})
     stages: dict[int, str] = field(default_factory=dict)
     clock: int = 0
     track: int = 0
@@ -116,8 +124,8 @@ class Packets:
             f"{self._path} {what} (at byte {self._at}): the recording was cut, copy or record the trace again."
         )
 
-    def __iter__(self) -> Iterator[tuple[Any, _Writer, int]]:
-        """(packet, its writer, its time in ns or -1)."""
+    def __iter__(self) -> Iterator[tuple[Any, str | None, _Writer, int]]:
+        """(packet, which data it has, its writer, its time in ns or -1)."""
         for body in self._bodies():
             packet = parse(body)
             if packet is None:
@@ -125,32 +133,36 @@ class Packets:
             yield from self._opened(packet)
 
     def _bodies(self) -> Iterator[bytes]:
-        while start := self._file.read(1):
-            if start[0] != _PACKET:
-                raise self.broken(f"has {start!r} where a packet begins")
-            size = self._size()
+        held, at = b"", 0
+        while at < len(held) or (held := self._file.read(_CHUNK)):
+            at = 0 if at >= len(held) else at
+            if held[at] != _PACKET:
+                raise self.broken(f"has {held[at : at + 1]!r} where a packet begins")
+            size, start = _varint(held, at + 1)
+            if size < 0 and len(held) - at > _LONGEST_SIZE:
+                raise self.broken("has a length that does not end")
             if size > _LONGEST:
                 raise self.broken(f"has a packet of {size} bytes")
-            body = self._file.read(size)
-            while len(body) < size and (more := self._file.read(size - len(body))):
-                body += more
-            if len(body) < size:
-                raise self.broken("ends in the middle of a packet")
-            yield body
-            self._at += 1 + size + _varint_length(size)
+            lacking = 1 if size < 0 else start + size - len(held)
+            if lacking > 0:
+                held, at = held[at:] + self._more(lacking), 0
+                continue
+            yield held[start : start + size]
+            self._at += start + size - at
+            at = start + size
 
-    def _size(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._file.read(1)
-            if not byte:
+    def _more(self, size: int) -> bytes:
+        """At least so many bytes more."""
+        found: list[bytes] = []
+        while size > 0:
+            piece = self._file.read(max(size, _CHUNK))
+            if not piece:
                 raise self.broken("ends in the middle of a packet")
-            value |= (byte[0] & 0x7F) << shift
-            if not byte[0] & 0x80:
-                return value
-        raise self.broken("has a length that does not end")
+            found.append(piece)
+            size -= len(piece)
+        return b"".join(found)
 
-    def _opened(self, packet: Any) -> Iterator[tuple[Any, _Writer, int]]:
+    def _opened(self, packet: Any) -> Iterator[tuple[Any, str | None, _Writer, int]]:
         if not packet.HasField("compressed_packets"):
             yield self._filled(packet)
             return
@@ -165,28 +177,31 @@ class Packets:
         for one in inner.packet:
             yield self._filled(one)
 
-    def _filled(self, packet: Any) -> tuple[Any, _Writer, int]:
-        writer = self._writers.setdefault(packet.trusted_packet_sequence_id, _Writer())
-        if packet.incremental_state_cleared or packet.sequence_flags & _CLEARED:
-            writer = self._writers[packet.trusted_packet_sequence_id] = _Writer(ready=True)
+    def _filled(self, packet: Any) -> tuple[Any, str | None, _Writer, int]:
+        # Every question to a packet costs, and most packets are events: what they have is asked once.
+        number, flags, data = packet.trusted_packet_sequence_id, packet.sequence_flags, packet.WhichOneof("data")
+        writer = self._writers.get(number)
+        if writer is None or packet.incremental_state_cleared or flags & _CLEARED:
+            cleared = packet.incremental_state_cleared or flags & _CLEARED
+            writer = self._writers[number] = _Writer(ready=bool(cleared))
         if packet.HasField("trace_packet_defaults"):
             defaults = packet.trace_packet_defaults
             writer.clock = defaults.timestamp_clock_id or writer.clock
             writer.track = defaults.track_event_defaults.track_uuid or writer.track
         if packet.HasField("interned_data"):
             _intern(packet.interned_data, writer)
-        if packet.HasField("clock_snapshot"):
+        if data == "clock_snapshot":
             _set_clocks(packet.clock_snapshot, writer)
         if packet.previous_packet_dropped and writer.ready and not packet.first_packet_on_sequence:
             self.lost += 1
-        if packet.HasField("trace_stats"):
+        if data == "trace_stats":
             self.lost += sum(
                 stats.trace_writer_packet_loss + stats.chunks_discarded + stats.chunks_overwritten
                 for stats in packet.trace_stats.buffer_stats
             )
-        if packet.sequence_flags & _NEEDS_STATE and not writer.ready:
+        if flags & _NEEDS_STATE and not writer.ready:
             self.unknown += 1
-        return packet, writer, _time(packet, writer)
+        return packet, data, writer, _time(packet, writer)
 
 
 def text(message: Any, name: str) -> str:
@@ -199,17 +214,13 @@ def text(message: Any, name: str) -> str:
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _varint_length(value: int) -> int:
-    return max((value.bit_length() + 6) // 7, 1)
-
-
 def _intern(data: Any, writer: _Writer) -> None:
-    for kind in ("event_names", "event_categories", "debug_annotation_names"):
-        known = writer.interned.setdefault(kind, {})
-        known.update({entry.iid: text(entry, "name") for entry in getattr(data, kind)})
-    for kind in ("debug_annotation_string_values", "kernel_symbols"):
-        known = writer.interned.setdefault(kind, {})
-        known.update({entry.iid: entry.str.decode(errors="replace") for entry in getattr(data, kind, ())})
+    for kind in _NAMED:
+        writer.interned[kind].update({entry.iid: text(entry, "name") for entry in getattr(data, kind)})
+    for kind in _SPELT:
+        writer.interned[kind].update(
+            {entry.iid: entry.str.decode(errors="replace") for entry in getattr(data, kind, ())}
+        )
     writer.stages.update({entry.iid: text(entry, "name") for entry in data.gpu_specifications})
 
 

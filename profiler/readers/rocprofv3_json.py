@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from fusionscope.profiler.readers import packed
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
 from fusionscope.profiler.readers.json_stream import JsonStream, decoded, lenient
-from fusionscope.profiler.readers.rows import Numbers
+from fusionscope.profiler.readers.rows import Numbers, category
 from fusionscope.profiler.trace import Trace
 
 _HEAD = re.compile(rb'[\s\xef\xbb\xbf]*\{\s*"rocprofiler-sdk-tool"')
@@ -196,7 +195,7 @@ class _Process:
         numbers, codes = np.unique(rows["kernel"], return_inverse=True)
         for column, place in (("name", 0), ("readable", 1)):
             texts = [self.symbols.get(number, ("", ""))[place] or f"kernel {number}" for number in numbers.tolist()]
-            kernels[column] = _category(texts, codes)
+            kernels[column] = category(texts, codes)
         if unknown := int((~rows["kernel"].isin([k for k, names in self.symbols.items() if names[0]])).sum()):
             self.warnings.append(f"{unknown} of {len(rows)} kernels have no symbol: they carry their number.")
         self.device = pd.concat([kernels, self._copy_rows()], ignore_index=True) if len(self._copies) else kernels
@@ -279,13 +278,6 @@ def _copied(records: Sequence[_Record]) -> tuple[list[int], ...]:
 def _called(records: Sequence[_Record]) -> tuple[list[int], list[int]]:
     """Kind and operation of each."""
     return [r.kind for r in records], [r.operation for r in records]
-
-
-def _category(texts: list[str], codes: NDArray[np.intp]) -> pd.Categorical:
-    """The text of each code; millions of rows have few texts, and two codes may have one."""
-    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    picked = np.array([places[text] for text in texts], dtype=np.int64)[codes]
-    return pd.Categorical.from_codes(picked, categories=pd.Index(list(places), dtype="object"))
 
 
 def _handle(agent: dict[str, Any]) -> int:

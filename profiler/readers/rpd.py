@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
+from fusionscope.profiler.readers.rows import category
 from fusionscope.profiler.readers.sqlite_file import Database, reading
 from fusionscope.profiler.trace import Trace
 
@@ -41,7 +43,8 @@ def _found(database: Database) -> Found:
     ops = pd.DataFrame(numbers("rocpd_op", of_operation))
     if len(ops):
         found.device = _device(ops, links, api, texts)
-    name = api["apiName_id"].map(texts).astype("object").fillna("")
+    called, code = np.unique(api["apiName_id"].to_numpy(), return_inverse=True)
+    name = pd.Series(category([texts.get(key, "") for key in called.tolist()], code))
     host = pd.DataFrame(
         {
             "process": api["pid"],
@@ -72,15 +75,21 @@ def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: di
     process = api.drop_duplicates("id").set_index("id")["pid"].reindex(call, fill_value=-1).set_axis(ops.index)
     processes = api["pid"].unique()
     alone = int(processes[0]) if len(processes) == 1 else -1
-    kind = ops["opType_id"].map(texts).astype("object").fillna("")
-    described = ops["description_id"].map(texts).astype("object").fillna("")
+    kinds, kind = np.unique(ops["opType_id"].to_numpy(), return_inverse=True)
+    kind_texts = [texts.get(key, "") for key in kinds.tolist()]
+    sorts = ["memcpy" if "Copy" in text else "memset" if "Fill" in text else "kernel" for text in kind_texts]
+    described, description = np.unique(ops["description_id"].to_numpy(), return_inverse=True)
+    # An operation without a description is named by its kind, so a name belongs to a pair.
+    pairs, pair = np.unique(description * len(kinds) + kind, return_inverse=True)
+    places = [divmod(both, len(kinds)) for both in pairs.tolist()]
+    names = [texts.get(described[first].item(), "") or kind_texts[second] for first, second in places]
     return pd.DataFrame(
         {
             "process": process.where(process >= 0, alone),
             "device": ops["gpuId"],
             "stream": ops["queueId"],
-            "kind": kind.map(lambda text: "memcpy" if "Copy" in text else "memset" if "Fill" in text else "kernel"),
-            "name": described.where(described != "", kind),
+            "kind": category(sorts, kind),
+            "name": category(names, pair),
             "start_ns": ops["start"],
             "end_ns": ops["end"],
             "correlation": call,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -117,7 +118,9 @@ class Database:
         rows, at = self.connection.execute(sql), 0
         # Some at a time: as Python's objects all rows would take ten times the memory.
         while chunk := rows.fetchmany(_ROWS):
-            found[:, at : at + len(chunk)] = np.array(chunk, dtype=np.int64).T
+            # Faster than an array of the rows, and the same for every value.
+            flat = np.fromiter(chain.from_iterable(chunk), dtype=np.int64, count=columns * len(chunk))
+            found[:, at : at + len(chunk)] = flat.reshape(-1, columns).T
             at += len(chunk)
         if at != count:
             raise ValueError(f"{at} rows where {count} belong")

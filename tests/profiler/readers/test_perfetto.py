@@ -13,7 +13,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from perfetto_file import BEGIN, END, PROCESS, STREAM, THREAD, Recording, rocprofv3
 
 from fusionscope.profiler.errors import UnreadableTrace
-from fusionscope.profiler.readers import read_trace
+from fusionscope.profiler.readers import perfetto_packets, read_trace
 from fusionscope.profiler.readers.perfetto_packets import is_perfetto
 
 
@@ -46,6 +46,24 @@ def test_B30_overlapping_kernels_were_adjusted_and_are_never_negative(tmp_path: 
     )
     assert list(read_trace(true).kernels["duration_ns"]) == [80, 80]
     assert any("import its CSV, JSON or database instead" in w for w in trace.warnings)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_packets_lie_anywhere_between_the_pieces_that_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    recording = rocprofv3()
+    # A length of two bytes.
+    recording.dispatch("long " * 60, 30, 31, 9)
+    path = recording.write(tmp_path / "x")
+    whole = read_trace(path)
+    monkeypatch.setattr(perfetto_packets, "_CHUNK", chunk)
+    pieces = read_trace(path)
+    assert pieces.kernels.equals(whole.kernels) and pieces.launches.equals(whole.launches) and len(whole.kernels) == 4
+    content = path.read_bytes()
+    path.write_bytes(content[:-3])
+    with pytest.raises(UnreadableTrace, match="ends in the middle of a packet"):
+        read_trace(path)
 
 
 def test_torch_profilers_categories(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rocprof_files import ACTIVITY, NAMES, TEXT, TIMES, V1, V2, v1, v1_database, v1_events, write
 
 from fusionscope.profiler.errors import UnreadableTrace
-from fusionscope.profiler.readers import read_trace
+from fusionscope.profiler.readers import read_trace, rocprof_csv
 from fusionscope.profiler.trace import Trace
 
 
@@ -70,6 +70,30 @@ def test_v2_text(tmp_path: Path) -> None:
     path = write(tmp_path / "y", lines[0].replace(str(TIMES[0][0]), "soon"))
     with pytest.raises(UnreadableTrace, match="broken in line 1 of its kernels"):
         read_trace(path)
+
+
+def test_v2_text_is_read_alike_whichever_way_a_line_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of one form are taken together, the others field by field: each form stands among the other here."""
+    monkeypatch.setattr(rocprof_csv, "_AT_ONCE", 2)
+    names = ["a", 'b \\"quoted\\" (x)', "c, d(e)", "é" * 3, "a", "b", "c"]
+    lines = [TEXT.format(k, name, 100 * k, 100 * k + 7, k) for k, name in enumerate(names)]
+    lines[3] = f'Kernel_Name("{names[3]}"), Begin_Timestamp(300), End_Timestamp(307), GPU_ID(4), Process_ID(55)'
+    lines[5] += ", More(1) words"
+    lines.insert(2, "a line of the program's own (with brackets)")
+    lines.insert(5, 'Dispatch_ID(9), Kernel_Name("lost"')
+    trace = read_trace(write(tmp_path / "out.txt", *lines))
+    assert list(trace.kernels["raw_name"]) == names
+    assert list(trace.kernels["start_ns"]) == [100 * k for k in range(7)]
+    assert set(trace.kernels["duration_ns"]) == {7} and set(trace.kernels["device"]) == {4}
+    assert list(trace.kernels["correlation"]) == [0, 1, 2, -1, 4, 5, 6]
+
+
+@pytest.mark.parametrize("value", ["x", "9" * 30])
+def test_v2_text_with_a_number_that_is_none_is_refused_with_its_line(tmp_path: Path, value: str) -> None:
+    lines = [TEXT.format(k, "a", 100 * k, 100 * k + 7, k) for k in range(3)]
+    lines[2] = lines[2].replace("End_Timestamp(207)", f"End_Timestamp({value})")
+    with pytest.raises(UnreadableTrace, match="is broken in line 3 of its kernels"):
+        read_trace(write(tmp_path / "out.txt", *lines))
 
 
 def test_v1_json_takes_the_exact_times(tmp_path: Path) -> None:
