@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,26 @@ def test_what_comes_after_the_gate_runs_in_spite_of_it() -> None:
 @pytest.mark.parametrize("name", ["measure.yml", "comment.yml", "gitlab-ci.yml"])
 def test_the_examples_are_in_the_docs(name: str) -> None:
     assert f"ci/{name}" in (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+
+
+def test_the_docs_command_fills_in_every_placeholder(tmp_path: Path) -> None:
+    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"```sh\n(mkdir -p \.github.+?)```", text, re.DOTALL)
+    shutil.copytree(ROOT / "docs/ci", tmp_path / "docs/ci")
+    subprocess.run(["bash", "-e", "-c", command], cwd=tmp_path, check=True)
+    made = sorted((tmp_path / ".github/workflows").iterdir())
+    assert [file.name for file in made] == ["fusionscope-comment.yml", "fusionscope-measure.yml"]
+    for file in made:
+        assert f"your-name/fusionscope@{SHA}" in file.read_text(encoding="utf-8")
+        assert "OWNER" not in str(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_every_example_says_what_to_fill_in(name: str) -> None:
+    head = (ROOT / "docs/ci" / name).read_text(encoding="utf-8").split("\n\n")[0]
+    notes = "".join(line for line in head.splitlines() if line.startswith("# Replace"))
+    for placeholder in ("OWNER", "COMMIT", *(["gitlab.example"] if "gitlab" in name else [])):
+        assert placeholder in notes and f"| `{placeholder}` |" in (ROOT / "docs/ci.md").read_text(encoding="utf-8")
 
 
 def test_the_inputs_that_the_example_gives_exist() -> None:
