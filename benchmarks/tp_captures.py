@@ -7,7 +7,8 @@ Of the first --layers layers. For every model and arm the boundary's split run a
 among the --parts, the whole MoE finalize fused on top of that. For each run, rank by rank: launches, kernel time, span,
 all-reduces as transfer and wait, and whether the ranks' launches are equal. For each pair: the saving that the first
 run and the fused site's time in the second predict (the mean of the ranks), and the one that `fusionscope ab` measures
-with both in one process, in percentage points of the step; with --processes 0 the difference of the untraced medians.
+with both in one process, in percentage points of the step. With --processes 0 the measured one is the difference of the
+untraced medians, of a replay's shortest time over the ranks: one that began earlier waits for the others.
 A capture that fails, or takes longer than --limit, is named and the others go on; none is started after --seconds. What
 the store has already is not made again. Exit code 1 if any failed.
 """
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from ranks import described
 
 from fusionscope.analysis import ab
@@ -187,8 +189,8 @@ def compared(pair: Pair, base: Run, fused: Run, in_turn: dict[str, Any] | None) 
     """Predicted from the base and the fused site's time, both without wait; measured in turn, else by two processes."""
     ranks = [one_rank(pair.boundary, base, fused, rank) for rank in range(base.info.world_size)]
     predicted = statistics.fmean(rank["predicted_ns"] for rank in ranks)
-    measured = in_turn["saving"]["ns"] if in_turn else statistics.fmean(rank["untraced_saving_ns"] for rank in ranks)
-    step = in_turn["base_ns"] if in_turn else statistics.fmean(rank["step_ns"] for rank in ranks)
+    step = in_turn["base_ns"] if in_turn else together_ns(base)
+    measured = in_turn["saving"]["ns"] if in_turn else step - together_ns(fused)
     return {
         **pair._asdict(),
         "step_ns": step,
@@ -200,6 +202,13 @@ def compared(pair: Pair, base: Run, fused: Run, in_turn: dict[str, Any] | None) 
         "in_turn": in_turn,
         "ranks": ranks,
     }
+
+
+def together_ns(run: Run) -> float:
+    """Median untraced replay, as the rank has it that began last."""
+    times = run.trace.timings[run.trace.timings["source"] == "untraced"]
+    ranks = [group["duration_ns"].to_numpy() for _, group in times.groupby("rank", observed=True)]
+    return float(np.median(np.min(ranks, axis=0)))
 
 
 def one_rank(boundary: str, base_run: Run, fused_run: Run, rank: int) -> dict[str, Any]:
