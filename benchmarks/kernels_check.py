@@ -214,7 +214,9 @@ def check_norms(tokens: int, hidden: int) -> None:
         out, new = launch_norm.add_rmsnorm(x, residual, norm, quant)
         got = out if quant is None else dequantise(out)
         name = quant.key if quant else "add + norm"
-        check(f"{name} {here}", error(got, y), limit)
+        # A static scale cuts off what is too large for it.
+        want = y if quant is not static else y.clamp(-448 * 0.02, 448 * 0.02)
+        check(f"{name} {here}", error(got, want), limit)
         check(f"{name} {here}: residual's differing bits", float((new != total.to(BF16)).sum()), 0)
     streams, (post, comb) = randn(tokens, 4, hidden), mixing(tokens)
     mixed = torch.einsum("tkj,tkh->tjh", comb.double(), streams.double())

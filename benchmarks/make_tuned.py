@@ -81,8 +81,10 @@ def rounded(us: dict[str, float]) -> dict[str, float]:
 
 def own(row: dict[str, Any]) -> float:
     """Our arm of a row of one rank."""
-    name = f"{POST_BLOCK}x{POST_WARPS}" if row["what"] == "post" else str(row_warps(row["hidden"]))
-    return float(row[f"ours/{name}"])
+    if row["what"] == "post":
+        return float(row[f"ours/{POST_BLOCK}x{POST_WARPS}"])
+    mode = {"norm": 0, "norm+fp8": 1, "norm+fp8_groups": 2}[row["what"]]
+    return float(row[f"ours/{row_warps(row['hidden'], mode)}"])
 
 
 def table(head: list[str], lines: list[list[Any]]) -> str:

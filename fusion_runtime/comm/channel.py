@@ -17,7 +17,10 @@ MAX_BLOCK = 512
 """Columns of one program: H 4096 gives 8 programs a token."""
 
 MAX_ROW_BLOCK = 1024
-"""The same where rows are normed: programs of a row wait for each other once, so that fewer are faster."""
+"""The same where rows are normed (measured, benchmarks/kernels.py): their programs wait for each other once more."""
+
+WHOLE_ROW_TOKENS, WHOLE_ROW_COLUMNS = 4, 8192
+"""At two ranks a program has whole rows from so many tokens on, up to so many columns (measured, benchmarks/tp.py)."""
 
 SLOTS = 2
 """Exchanges whose parts are kept apart."""
@@ -42,9 +45,12 @@ def default_block(width: int) -> int:
 def row_block(width: int, tokens: int, size: int) -> int:
     """Columns of one program where a kernel needs whole rows, which several programs share (measured).
 
-    One multiprocessor moves the bytes of a wide row slower than several that then wait for each other once more.
+    One multiprocessor moves a wide row's bytes, which grow with the ranks, slower than several that then wait.
     """
-    return min(MAX_ROW_BLOCK, max(128, power_of_two(width)))
+    whole = max(128, power_of_two(width))
+    if size == 2 and tokens >= WHOLE_ROW_TOKENS and whole <= WHOLE_ROW_COLUMNS:
+        return whole
+    return min(MAX_ROW_BLOCK, whole)
 
 
 def word_of(dtype: Any) -> Any:

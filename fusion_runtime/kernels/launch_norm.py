@@ -72,9 +72,13 @@ def normed_output(x: Tensor, quant: InputQuant | None) -> NormedOutput:
     return NormedOutput(mode, data, scales, quant.scale, quant)
 
 
-def row_warps(width: int) -> int:
-    """Warps of a program that holds a row: sixteen bytes a thread where it is long enough, 1,024 threads at most."""
-    most = 16 if torch.version.hip else 32
+def row_warps(width: int, mode: int = 0) -> int:
+    """Warps of a program that holds a row: sixteen bytes a thread where it is long enough, 1,024 threads at most.
+
+    FP8 (modes 1 and 2) is faster with as many as there may be, other outputs with half of them (measured,
+    benchmarks/kernels.py; a warp of an AMD GPU has 64 threads).
+    """
+    most = 32 if mode in (1, 2) and not torch.version.hip else 16
     return min(most, max(4, power_of_two(width) // 256))
 
 
@@ -99,7 +103,7 @@ def add_rmsnorm(
         norm.weight_bias,
         quant=made.mode,
         block=max(128, power_of_two(width)),
-        num_warps=warps or row_warps(width),
+        num_warps=warps or row_warps(width, made.mode),
     )
     return made.activation(x), total
 

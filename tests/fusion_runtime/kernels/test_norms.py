@@ -80,9 +80,10 @@ def test_the_activation_carries_its_key_and_scales():
 
 
 def test_a_program_has_no_more_threads_than_a_gpu_takes(monkeypatch):
-    assert [launch_norm.row_warps(width) for width in (64, 4096, 7168, 16384)] == [4, 16, 32, 32]
+    assert [launch_norm.row_warps(width) for width in (64, 4096, 7168, 16384)] == [4, 16, 16, 16]
+    assert [launch_norm.row_warps(width, 1) for width in (64, 4096, 7168, 16384)] == [4, 16, 32, 32]
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert [launch_norm.row_warps(width) * 64 for width in (4096, 7168, 16384)] == [1024] * 3
+    assert [launch_norm.row_warps(width, 2) * 64 for width in (4096, 7168, 16384)] == [1024] * 3
 
 
 def test_a_format_without_a_kernel_is_no_silent_bf16():
