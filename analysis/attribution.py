@@ -138,7 +138,7 @@ def _unexpected(rules: Rules, sites: dict[str, list[Site]], layers: int) -> list
 
 
 #: The kinds that our own decode step marks wherever it has them.
-_WHOLE_MODEL = ("ar_norm", "moe_finalize", "mhc_post", "mhc_post_pre", "add_norm")
+_WHOLE_MODEL = ("ar_norm", "moe_finalize", "mhc_post", "add_norm")
 
 
 def _roles(rules: Rules, names: list[str], raws: list[str]) -> list[str]:
