@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -169,5 +170,5 @@ def test_the_controls_of_an_estimate_answer_without_the_page(library: Library) -
 
 def test_common_sites_are_those_of_both_sides(library: Library) -> None:
     found = compare.common_sites(library.comparison("example", "example-fused"))
-    assert len(found) == 132
-    assert {key.partition(":")[0] for key in found} == {"mhc_post", "moe_finalize"}
+    kinds = Counter(key.partition(":")[0] for key in found)
+    assert kinds == {"mhc_post": 90, "mhc_post_pre": 45, "moe_finalize": 42}
