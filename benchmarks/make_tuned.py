@@ -34,7 +34,7 @@ def tp_rows(told: dict[str, Any]) -> Iterator[tuple[Row, dict[str, Any]]]:
         if row["what"] not in ("ar_norm", "mhc_post"):
             continue
         normed = row["what"] == "ar_norm"
-        block = row_block(row["hidden"], row["tokens"], tp) if normed else default_block(row["hidden"])
+        block = row_block(row["hidden"]) if normed else default_block(row["hidden"])
         end = "norm" if normed else "post"
         us = {"split": row[f"nccl+{end}"], "triton": row[f"ours/{block}"]}
         if normed and "flashinfer" in row:
@@ -48,7 +48,7 @@ def emulated_rows(told: dict[str, Any]) -> Iterator[tuple[Row, dict[str, Any]]]:
         if not row["what"].startswith("loopback4"):
             continue
         normed = row["what"].endswith("norm")
-        block = row_block(row["hidden"], row["tokens"], 4) if normed else default_block(row["hidden"])
+        block = row_block(row["hidden"]) if normed else default_block(row["hidden"])
         us = {"split": row["split"], "triton": row[f"ours/{block}"]}
         boundary = "ar_norm" if normed else "mhc_post"
         yield Row(boundary, row["hidden"], 4, row["tokens"], rounded(us), emulated=True), row

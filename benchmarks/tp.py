@@ -350,7 +350,7 @@ def dry() -> None:
     used = 0
     for hidden in (4096, 6144, 7168):
         for tokens in (1, 4, 16, 32, 64, MOST_TOKENS):
-            block = row_block(hidden, tokens, group.size)
+            block = row_block(hidden)
             wanted = inbox_bytes(group.size, tokens, hidden, BF16)
             programs = tokens * -(-hidden // block)
             epochs, sums = counters(1, tokens, -(-hidden // block), "cpu")

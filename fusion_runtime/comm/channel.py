@@ -19,9 +19,6 @@ MAX_BLOCK = 512
 MAX_ROW_BLOCK = 1024
 """The same where rows are normed (measured, benchmarks/kernels.py): their programs wait for each other once more."""
 
-WHOLE_ROW_TOKENS, WHOLE_ROW_COLUMNS = 4, 8192
-"""At two ranks a program has whole rows from so many tokens on, up to so many columns (measured, benchmarks/tp.py)."""
-
 SLOTS = 2
 """Exchanges whose parts are kept apart."""
 
@@ -42,15 +39,12 @@ def default_block(width: int) -> int:
     return min(MAX_BLOCK, power_of_two(width))
 
 
-def row_block(width: int, tokens: int, size: int) -> int:
-    """Columns of one program where a kernel needs whole rows, which several programs share (measured).
+def row_block(width: int) -> int:
+    """Columns of one program where a kernel needs whole rows, which several programs share (benchmarks/tp.py).
 
     One multiprocessor moves a wide row's bytes, which grow with the ranks, slower than several that then wait.
     """
-    whole = max(128, power_of_two(width))
-    if size == 2 and tokens >= WHOLE_ROW_TOKENS and whole <= WHOLE_ROW_COLUMNS:
-        return whole
-    return min(MAX_ROW_BLOCK, whole)
+    return min(MAX_ROW_BLOCK, max(128, power_of_two(width)))
 
 
 def word_of(dtype: Any) -> Any:

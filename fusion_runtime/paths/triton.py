@@ -128,7 +128,7 @@ def _group_declines(boundary: str, shape: SiteShape, group: Group, normed: bool)
         return Decline(Gate.GROUP_KIND, f"tensors are on {shape.device.type} and the group on {group.device.type}")
     block = None
     if normed:
-        block = row_block(shape.hidden, shape.tokens, group.size)
+        block = row_block(shape.hidden)
     elif joined:
         block = launch_mhc_pre.tile_for(shape.tokens, shape.hidden).block
     lacking = group.no_room(shape.tokens, shape.hidden, shape.dtype, block)
@@ -146,4 +146,4 @@ def _channel(group: Group, x: Tensor) -> Channel:
 
 
 def _row_channel(group: Group, x: Tensor) -> Channel:
-    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, row_block(x.shape[1], x.shape[0], group.size))
+    return _exchange(group).channel(x.shape[0], x.shape[1], x.dtype, row_block(x.shape[1]))
