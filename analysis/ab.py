@@ -27,6 +27,7 @@ from fusionscope.analysis.verdict import (
     WORDS,
     WORTH_MERGING,
     Verdict,
+    confidence_of,
     judge,
     us,
 )
@@ -219,10 +220,10 @@ def _decided(
     found: Shift, control: Shift | None, base: float, candidate: float, margin: float, taken: int | None,
     floor: float | None, said: str, subject: str = "",
 ) -> Comparison:  # fmt: skip
-    equivalent = found.within(margin * base)
+    equivalent, error = found.within(margin * base), (found.error_ns, found.freedom)
     verdict = judge(
         found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, caution=said, subject=subject,
-        equivalent=equivalent,
+        equivalent=equivalent, error=error,
     )  # fmt: skip
     needed: int | None = 0
     doubt = _doubt(found, control is None) if verdict.class_ in _DECIDED and not found.sure() else ""
@@ -230,13 +231,14 @@ def _decided(
         needed = None
         quote = f"{verdict.quote.partition(f': {WORDS[verdict.class_]}')[0]}: {WORDS[INCONCLUSIVE]}; {doubt}"
         sentence = f"Undecided: {verdict.sentence.partition(': ')[2]} But {doubt}"
-        verdict = replace(verdict, class_=INCONCLUSIVE, sentence=sentence, quote=quote)
+        sure = confidence_of(*found.interval_ns, INCONCLUSIVE, floor or 0.0, margin * base, error)
+        verdict = replace(verdict, class_=INCONCLUSIVE, confidence=sure, sentence=sentence, quote=quote)
     elif verdict.class_ == INCONCLUSIVE:
         needed = None if floor is None or found.unit != BLOCKS else _blocks_needed(found, floor, base, margin)
         missing = _missing(found, needed, floor is None, control is None)
         verdict = judge(
             found.value_ns, found.interval_ns, base, floor, kind="measured", margin=margin, missing=missing,
-            caution=said, subject=subject,
+            caution=said, subject=subject, error=error,
         )  # fmt: skip
     return Comparison(found, control, base, candidate, margin, equivalent, needed, verdict, taken, floor)
 
@@ -244,7 +246,10 @@ def _decided(
 def _doubt(found: Shift, runs: bool) -> str:
     """Why a difference is not told from what captures and processes differ by."""
     more = _more(found.unit, runs)
-    return f"with so few {found.unit} it is not told from 0 at {SURE:.0%}. What would settle it: {more}."
+    return (
+        f"with so few {found.unit} 0 lies outside the {found.level:.1%} interval only, and faster or slower takes "
+        f"{SURE:.0%}. What would settle it: {more}."
+    )
 
 
 def _more(unit: str, runs: bool) -> str:

@@ -57,6 +57,13 @@ class Shift:
         return abs(self.value_ns) > float(stats.t.ppf(0.5 + SURE / 2, self.freedom)) * self.error_ns
 
     @property
+    def level(self) -> float:
+        """The level of the interval that just reaches to 0."""
+        if not self.error_ns:
+            return 1.0 if self.value_ns else 0.0
+        return 1 - 2 * float(stats.t.sf(abs(self.value_ns) / self.error_ns, self.freedom))
+
+    @property
     def mde_ns(self) -> float:
         """The smallest true difference that such an error shows with 80 % power at 5 %."""
         factor = stats.t.ppf(0.5 + CONFIDENCE / 2, self.freedom) + stats.t.ppf(POWER, self.freedom)

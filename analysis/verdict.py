@@ -50,13 +50,15 @@ def judge(
     subject: str = "",
     change: str = "",
     equivalent: bool = False,
+    error: tuple[float, float] | None = None,
 ) -> Verdict:
     """The verdict on a saving with its 95 % interval, against the noise floor and a margin (part of the step).
 
     `missing` is a sentence that says what would settle an inconclusive answer, `caution` one that is always said.
     The quote is of `subject` ("fusing X at 90 sites"), and `change` says what would change the answer; without it
     the limits are named. `equivalent`: a test found the difference smaller than the margin, so that an interval around
-    0 is no measurable difference, also where the noise floor is below the margin.
+    0 is no measurable difference, also where the noise floor is below the margin. `error` is the standard error of the
+    saving in ns with its degrees of freedom, where they are known: few of them make a lower confidence.
     """
     low, high = interval_ns
     need = margin * step_ns
@@ -71,7 +73,7 @@ def judge(
         would = "" if guess == INCONCLUSIVE else f"; with a noise floor below {us(floor)} it would be {_said(guess)}"
         sentence = f"Undecided: {said}, but the noise floor of the untraced step is not known{would}. {missing}"
         quote = _quote(kind, subject, said, saving_ns, None, INCONCLUSIVE, change or would.removeprefix("; "))
-        confidence = _confidence(low, high, INCONCLUSIVE, 0.0, need)
+        confidence = confidence_of(low, high, INCONCLUSIVE, 0.0, need, error)
         return Verdict(INCONCLUSIVE, kind, None, above_margin, confidence, _joined(sentence, caution), quote)
     name = _class(low, high, mde_ns, need)
     if equivalent and name == INCONCLUSIVE and low <= 0 <= high:
@@ -87,7 +89,8 @@ def judge(
     sentence = _joined(words[name], caution)
     limits = _change(name, saving_ns, interval_ns, step_ns, mde_ns, need)
     quote = _quote(kind, subject, said, saving_ns, mde_ns, name, change or limits)
-    return Verdict(name, kind, low > mde_ns, above_margin, _confidence(low, high, name, mde_ns, need), sentence, quote)
+    confidence = confidence_of(low, high, name, mde_ns, need, error)
+    return Verdict(name, kind, low > mde_ns, above_margin, confidence, sentence, quote)
 
 
 #: The classes in the words of a quote.
@@ -165,14 +168,19 @@ def _said(name: str) -> str:
 _INTERVAL = 0.95
 
 
-def _confidence(low: float, high: float, name: str, noise: float, need: float) -> float:
-    """Probability that the saving is of its class, for a normal interval, and at least that of the interval.
+def confidence_of(
+    low: float, high: float, name: str, noise: float, need: float, error: tuple[float, float] | None = None
+) -> float:
+    """Probability that the saving is of its class, for a normal interval or Student's t, and at least the interval's.
 
     Undecided: that it is worth merging, or that it is not, whichever is likelier.
     """
     from scipy import stats
 
-    saving = stats.norm((low + high) / 2, max((high - low) / 2 / stats.norm.ppf(0.975), 1e-9))
+    middle = (low + high) / 2
+    saving = stats.norm(middle, max((high - low) / 2 / stats.norm.ppf(0.975), 1e-9))
+    if error is not None and error[0] > 0:
+        saving = stats.t(error[1], middle, error[0])
     most = max(noise, need)
     bounds = {
         SLOWER: (-float("inf"), -noise),

@@ -226,8 +226,7 @@ def knockout(
     chosen = nodes_of(sites, nodes) if isinstance(nodes, str) else sorted(set(nodes))
     with _machine(graphs) as on:
         cost = disabled_node_ns(graphs=on) if disabled_ns is None else disabled_ns
-        # The base is a copy too: what the host takes to launch a copy and to launch the original is not the same.
-        arms = {BASE: _timer(on, on.without(graph, [])), WITHOUT: _timer(on, on.without(graph, chosen))}
+        arms = {BASE: _timer(on, on.launch(graph)), WITHOUT: _timer(on, on.without(graph, chosen))}
         rows = in_blocks(arms, blocks, replays, seed=seed)
     base, without = (_median(rows, arm) for arm in (BASE, WITHOUT))
     return Knockout(base, without, len(chosen), cost, as_table(rows))

@@ -64,7 +64,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
         captured = [first]
         if plan.knockouts:
             head.nodes[measure.BASE] = first.nodes()
-            timers: dict[str, Callable[[], int]] = knocked_out(plan, first, head)
+            timers: dict[str, Callable[[], int]] = {measure.BASE: first.timed, **knocked_out(plan, first, head)}
         else:
             named = two_arms(plan, first, head, process)
             captured = list(named.values())
@@ -124,18 +124,18 @@ def two_arms(plan: ArmsPlan, first: Any, head: Head, process: int = 0) -> dict[s
 
 
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:
-    """Timers for the base and for it without the nodes of each boundary; the head learns what a disabled node costs."""
+    """A timer for the base without the nodes of each boundary; the head learns what a disabled node costs."""
     from fusionscope.profiler.capture.graph_copies import CudaGraphs
 
     graphs, sites = CudaGraphs(), base.sites()
     head.facts[arms.DISABLED_NS] = measure.disabled_node_ns(graphs=graphs)
-    # The base is a copy too: what the host takes to launch a copy and to launch the original is not the same.
-    launches = {measure.BASE: graphs.without(base.captured.graph, [])}
+    timers: dict[str, Callable[[], int]] = {}
     for boundary in plan.knockouts:
         nodes = measure.nodes_of(sites, boundary)
-        launches[arms.WITHOUT + boundary] = graphs.without(base.captured.graph, nodes)
+        launch = graphs.without(base.captured.graph, nodes)
+        timers[arms.WITHOUT + boundary] = lambda launch=launch: graphs.timed(launch)  # type: ignore[misc]
         head.facts[arms.NODES + boundary] = len(nodes)
-    return {arm: (lambda launch=launch: graphs.timed(launch)) for arm, launch in launches.items()}  # type: ignore[misc]
+    return timers
 
 
 def measured(

@@ -93,7 +93,7 @@ def test_an_undecided_measurement_says_how_many_blocks_it_needs() -> None:
     # One capture of each arm is one sample, however many blocks are timed.
     once = ab.compare(many)
     assert once.verdict.class_ == "inconclusive" and once.captures == 1 and not once.equivalent
-    assert once.verdict.kind == "observed" and once.verdict.would_be == "worth_merging"
+    assert once.verdict.kind == "observed"
     assert "This is one capture of each arm" in once.verdict.sentence and "worth merging" not in once.verdict.quote
 
 
@@ -253,3 +253,12 @@ def test_captures_that_keep_their_effect_are_the_unit() -> None:
     found = ab.compare(of_captures(np.random.default_rng(2), 3, lasting=20_000.0))
     assert found.saving.unit == "captures" and found.saving.freedom < 2.5
     assert "captures of each arm" in found.verdict.sentence or found.verdict.class_ == "not_measurable"
+
+
+def test_few_processes_make_a_lower_confidence_and_the_sentence_says_the_level() -> None:
+    # Student's t of one degree of freedom: 1 - 2 / pi * atan(1 / 30).
+    found = ab.of_captures(shifts.Shift(30_000.0, (17_294.0, 42_706.0), 1_000.0, 1.0, 12, 2), (STEP, STEP), 0.005, "")
+    assert found.verdict.class_ == "inconclusive" and found.saving.level == pytest.approx(0.979, abs=0.001)
+    assert "0 lies outside the 97.9% interval only, and faster or slower takes 99%" in found.verdict.sentence
+    # The noise floor of 14.1 us is 15.9 errors away.
+    assert found.verdict.confidence == pytest.approx(0.980, abs=0.001)
