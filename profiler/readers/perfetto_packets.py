@@ -134,8 +134,11 @@ class Packets:
 
     def _bodies(self) -> Iterator[bytes]:
         held, at = b"", 0
-        while at < len(held) or (held := self._file.read(_CHUNK)):
-            at = 0 if at >= len(held) else at
+        while True:
+            if at == len(held):
+                held, at = self._file.read(_CHUNK), 0
+            if not held:
+                return
             if held[at] != _PACKET:
                 raise self.broken(f"has {held[at : at + 1]!r} where a packet begins")
             size, start = _varint(held, at + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from perfetto_file import BEGIN, END, PROCESS, STREAM, THREAD, Recording, rocpro
 
 from fusionscope.profiler.errors import UnreadableTrace
 from fusionscope.profiler.readers import perfetto_packets, read_trace
-from fusionscope.profiler.readers.perfetto_packets import is_perfetto
+from fusionscope.profiler.readers.perfetto_packets import Packets, is_perfetto
 
 
 def test_rocprofv3(tmp_path: Path) -> None:
@@ -64,6 +65,15 @@ def test_packets_lie_anywhere_between_the_pieces_that_are_read(
     path.write_bytes(content[:-3])
     with pytest.raises(UnreadableTrace, match="ends in the middle of a packet"):
         read_trace(path)
+
+
+def test_pieces_may_be_shorter_than_asked_for(tmp_path: Path) -> None:
+    whole = rocprofv3().write(tmp_path / "x").read_bytes()
+    # The first piece ends with a packet, and the next one is longer.
+    first = whole.index(b"\n", 2)
+    pieces = iter([whole[:first], whole[first:], b""])
+    packets = Packets(SimpleNamespace(read=lambda size: next(pieces)), tmp_path)  # type: ignore[arg-type]
+    assert len(list(packets)) == len(rocprofv3().trace.packet)
 
 
 def test_torch_profilers_categories(tmp_path: Path) -> None:
