@@ -202,7 +202,7 @@ def verdict(found: Comparison, guess: Estimate | None, serving: Serving | None =
     else:
         parts.append(f" {found.how}")
     if decided.kind != "predicted" and guess is not None:
-        parts.append(f" Predicted from the base run with the fused time of this trace: {_interval(guess)}; Amdahl "
+        parts.append(f" Predicted from both traces: {_interval(guess)}; Amdahl "
                      f"{percent(guess.amdahl_gain).lstrip('+')} of the span.")  # fmt: skip
     parts.append(more)
     return tuple(parts)

@@ -190,9 +190,9 @@ def test_estimate_as_json(run: Any) -> None:
     assert document["amdahl"]["speedup"] == pytest.approx(1.25)
     assert document["amdahl"]["gain"] == pytest.approx(10_000 / 30_500 * 0.2)
     # Traced, a site's 5.1 us become 4: 2.2 us in all. Tracing adds (30.5 - 29.5) / 6 us a launch, two launches go,
-    # and half of their part goes along.
+    # and 100 ns of tracing with each, since half of that is less.
     assert document["schedule"]["traced_saving_ns"] == 2_200
-    assert document["schedule"]["saving_ns"] == pytest.approx(2_200 - 1_000 / 6)
+    assert document["schedule"]["saving_ns"] == 2_000
     assert (document["schedule"]["basis"], document["schedule"]["span_ns"]) == ("untraced", 29_500)
     low, high = document["schedule"]["interval_ns"]
     assert low < document["schedule"]["saving_ns"] < high
@@ -221,12 +221,11 @@ def test_without_a_graph_the_gaps_are_said_to_be_the_hosts(run: Any) -> None:
     assert ["No graph was replayed" in sentence for sentence in sentences] == [True, False]
 
 
-def test_a_candidate_with_more_launches_saves_less(run: Any) -> None:
+def test_a_candidate_with_more_launches_keeps_its_gaps(run: Any) -> None:
     command = ("estimate", "split", "--boundary", "ar_norm", "--fused-us", 4, "--json")
     one, two = (run(*command, "--fused-launches", n).json["schedule"]["saving_ns"] for n in (1, 2))
-    # With two launches the gap of 0.1 us a site stays, and tracing costs both sides the same.
-    assert one == pytest.approx(2_200 - 1_000 / 6)
-    assert two == 2_000
+    # With two launches the gap of 0.1 us a site stays, and tracing costs both sides the same; with one it takes 0.1 us.
+    assert one == two == 2_000
 
 
 def test_compare_as_json(run: Any) -> None:
@@ -373,7 +372,8 @@ def test_the_samples_estimate_as_measured(fusionscope: Any, samples: Path) -> No
         typed(answer.json, {"run": str, "path": str, "labels": [str]})
     document = fusionscope("estimate", "split", *H200).json
     low, high = document["schedule"]["interval_ns"]
-    assert document["schedule"]["saving_ns"] == pytest.approx(30_100, rel=0.1)
+    # Two captures of one program differ by up to 0.7 % of the step, 6 us, and one of each arm was measured.
+    assert document["schedule"]["saving_ns"] == pytest.approx(30_100, rel=0.15)
     assert low <= 30_100 <= high and high - low <= 23_000
     assert (document["verdict"]["class"], document["schedule"]["basis"]) == ("worth_merging", "untraced")
     isolated = fusionscope(
