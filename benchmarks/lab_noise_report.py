@@ -131,6 +131,7 @@ def seen(made: list[ab.Comparison], rows: Rows, name: str) -> dict[str, Any]:
     return {
         "trials": len(made),
         "delay_us": _us(delay),
+        "median_noise_floor_us": _us(statistics.median([one.mde_ns or 0.0 for one in made] or [0.0])),
         "interval_shows_it": sum(high < 0 for _, high in ends),
         "at_99_percent": sum(one.saving.sure() and one.saving.value_ns < 0 for one in made),
         "said_slower": sum(one.verdict.class_ == "slower" for one in made),
