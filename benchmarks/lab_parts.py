@@ -18,8 +18,12 @@ from lab import lines
 from lab_refit import GONE
 from lab_report import CLASSES, SETS, error
 
+from fusionscope.analysis.target import TAKEN_NS
+
 RESULTS = Path(__file__).parent / "results"
 Rows = Sequence[dict[str, Any]]
+#: What a launch that went took along at the least when a set was predicted, ns.
+LEAST = {"third": TAKEN_NS}
 #: What the mean absolute value of a normal error is of its standard deviation.
 MEAN_ABS = float(np.sqrt(2 / np.pi))
 
@@ -27,7 +31,7 @@ MEAN_ABS = float(np.sqrt(2 / np.pi))
 def main() -> int:
     """Write the result file and print it."""
     sets = {name: held_out(stem) for name, (stem, _) in SETS.items() if (RESULTS / f"{stem}.jsonl").is_file()}
-    made = {name: parts(rows) for name, rows in sets.items()}
+    made = {name: parts(rows, LEAST.get(name, 0.0)) for name, rows in sets.items()}
     print(json.dumps(made, indent=1))
     (RESULTS / "h200_lab_parts.json").write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return 0
@@ -38,10 +42,10 @@ def held_out(stem: str) -> Rows:
     return [row for row in lines(RESULTS / f"{stem}.jsonl") if row.get("held_out")]
 
 
-def parts(rows: Rows) -> dict[str, Any]:
-    """Everything that is said of one set."""
+def parts(rows: Rows, least: float) -> dict[str, Any]:
+    """Everything that is said of one set; `least` as of `taken_along`."""
     found: dict[str, Any] = {"cases": len(rows), "perfect_prediction": perfect(rows), "classes": {}}
-    found["taken_along"] = taken_along(rows)
+    found["taken_along"] = taken_along(rows, least)
     for name in CLASSES[:2]:
         mine = [row for row in rows if name in row["by"]]
         if not mine:
@@ -73,10 +77,11 @@ def measured_variance(row: dict[str, Any], each: bool = False) -> float:
     return sum(float(np.var(a, ddof=1)) / (1 if each else len(a)) for a in arms if len(a) > 1)
 
 
-def taken_along(rows: Rows) -> dict[str, Any]:
+def taken_along(rows: Rows, least: float) -> dict[str, Any]:
     """Mean error of the fused time alone by what of tracing a launch that goes takes along, ns.
 
-    Of graphs of one stream without early launches, as far as it is known how many launches went.
+    `least` is what the stored predictions took along at the least. Of graphs of one stream without early launches, as
+    far as it is known how many launches went.
     """
     chosen = [(row, gone(row)) for row in rows if row["facts"]["streams"] == 1 and not row["facts"]["pdl"]]
     known = [(row, n) for row, n in chosen if n is not None]
@@ -84,8 +89,8 @@ def taken_along(rows: Rows) -> dict[str, Any]:
     for ns in (0, 50, 75, 100, 130, 150, 200):
         errors = []
         for row, n in known:
-            # The stored predictions took half of the mean cost, or what is in them, along.
-            whole = row["by"]["candidate"]["ns"] + n * row.get("taken_ns", row["tracer_ns"] / 2)
+            # What the stored predictions took along.
+            whole = row["by"]["candidate"]["ns"] + n * max(row["tracer_ns"] / 2, least)
             errors.append(abs(error(row, whole - n * ns)))
         found[str(ns)] = _round(np.mean(errors))
     return found

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-SETS = {"first": "h200_lab", "second": "h200_lab2"}
+SETS = {"first": "h200_lab", "second": "h200_lab2", "third": "h200_lab3"}
 
 
 @pytest.fixture(params=SETS)
@@ -89,10 +90,29 @@ def test_what_the_page_says_of_tracing_and_captures_is_what_the_cases_say(monkey
     stored = json.loads((RESULTS / "h200_lab_parts.json").read_text(encoding="utf-8"))
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     for name, stem in SETS.items():
-        assert parts.parts(parts.held_out(stem)) == stored[name]
+        assert parts.parts(parts.held_out(stem), parts.LEAST.get(name, 0.0)) == stored[name]
         of = stored[name]["taken_along"]
         cells = " | ".join(f"{value:.3f}" for key, value in of.items() if key != "cases")
         assert f"| {of['cases']} | {cells} |" in page
     today = {name: stored["second"]["classes"][name]["today"] for name in ("candidate", "candidate run")}
     errors = [f"{today[name]['mean_error']:.2f}" for name in today]
     assert f"mean error of {errors[0]} (candidate) and {errors[1]}" in page.replace("\n", " ")
+    later = stored["third"]["classes"]["candidate run"]["today"]["mean_error"]
+    assert f"would have been {int(later * 1000 + 0.5) / 1000}" in page.replace("\n", " ")
+
+
+def test_the_page_names_each_kind_of_graph_of_the_third_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    report, lines = importlib.import_module("lab_report"), importlib.import_module("lab").lines
+    rows = lines(RESULTS / "h200_lab3.jsonl")
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_kind.setdefault(report.kind_of(row["facts"]), []).append(row)
+    for mine in by_kind.values():
+        errors = [
+            sum(abs(report.error(row, row["by"][name]["ns"])) for row in mine) / len(mine)
+            for name in ("candidate", "candidate run")
+        ]
+        inside = sum(report.held(row, "candidate run") for row in mine)
+        assert f"| {len(mine)} | {errors[0]:.3f} | {errors[1]:.3f} | {inside} |" in page
