@@ -199,7 +199,7 @@ def test_estimate_as_json(run: Any) -> None:
     assert 0 < document["noise"]["mde_ns"] < 100
     assert (document["ceiling_source"], document["verdict"]["kind"]) == ("schedule", "predicted")
     # What a fusion does to its neighbours is allowed for with 2 us at two sites, which is as much as this one saves.
-    assert (document["verdict"]["class"], document["verdict"]["above_noise"]) == ("inconclusive", True)
+    assert (document["verdict"]["class"], document["verdict"]["above_noise"]) == ("inconclusive", False)
     faster = run("estimate", "split", "--boundary", "ar_norm", "--fused-us", 2, "--fused-from", "candidate", "--json")
     assert faster.json["verdict"]["class"] == "worth_merging"
 
