@@ -41,7 +41,7 @@ def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequen
     ranks = channel.epochs.shape[0]
     grid = (channel.blocks, channel.tokens, ranks)
     if ranks > 1 and tuple(stages) == ONE_LAUNCH:
-        _check_resident(channel, ranks)
+        check_resident(channel.programs * ranks, warps(channel.block), channel.epochs.device)
     for stage in stages:
         kernel[grid](
             *operands,
@@ -53,29 +53,36 @@ def _run(kernel: Any, channel: Channel, operands: Sequence[Any], scalars: Sequen
             channel.elements,
             *scalars,
             **constants,
-            size=channel.size,
-            first_rank=channel.first_rank,
-            ranks=ranks,
+            **compiled_for(channel),
             stage=stage,
-            emulate=channel.emulate,
-            word=tl.int16 if channel.dtype.itemsize == 2 else tl.int32,
-            block=channel.block,
             blocks=channel.blocks,
             padded=power_of_two(channel.blocks),
             num_warps=warps(channel.block),
         )
 
 
-def _check_resident(channel: Channel, ranks: int) -> None:
-    device = channel.epochs.device
+def compiled_for(channel: Channel) -> dict[str, Any]:
+    """What every kernel that exchanges over a channel is compiled for."""
+    return {
+        "size": channel.size,
+        "first_rank": channel.first_rank,
+        "ranks": channel.epochs.shape[0],
+        "emulate": channel.emulate,
+        "word": tl.int16 if channel.dtype.itemsize == 2 else tl.int32,
+        "block": channel.block,
+    }
+
+
+def check_resident(programs: int, warps_each: int, device: Any) -> None:
+    """Raises RuntimeContractError where so many programs, which wait for each other, may not run at once."""
     if device.type != "cuda":
         return
-    each = max(1, _RESIDENT_THREADS // (32 * warps(channel.block)))
+    each = max(1, _RESIDENT_THREADS // (32 * warps_each))
     fitting = torch.cuda.get_device_properties(device).multi_processor_count * each
-    if channel.programs * ranks > fitting:
+    if programs > fitting:
         raise RuntimeContractError(
-            f"{ranks} ranks of {channel.programs} programs do not run at once on this GPU ({fitting} do), so that "
-            "waiting would not end: use fewer tokens."
+            f"{programs} programs do not run at once on this GPU ({fitting} do), so that waiting would not end: use "
+            "fewer tokens or wider blocks."
         )
 
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
 
 from fusionscope.fusion_runtime.comm.channel import Channel, power_of_two
-from fusionscope.fusion_runtime.errors import RuntimeContractError
 from fusionscope.fusion_runtime.hyper import HyperWeights
 from fusionscope.fusion_runtime.kernels import mhc
+from fusionscope.fusion_runtime.kernels.launch import check_resident, compiled_for
 from fusionscope.fusion_runtime.kernels.mhc_post_pre import ar_hc_post_pre_oneshot_kernel
 
 Tensor = Any
@@ -82,30 +81,12 @@ def post_and_project(
             channel.tokens,
             channel.width,
             channel.elements,
-            size=channel.size,
-            first_rank=channel.first_rank,
-            ranks=ranks,
+            **compiled_for(channel),
             stage=stage,
-            emulate=channel.emulate,
-            word=tl.int16 if channel.dtype.itemsize == 2 else tl.int32,
-            block=channel.block,
             rows=tile.rows,
             num_warps=tile.warps,
         )
     return out, partial
-
-
-def check_resident(programs: int, warps: int, device: Any) -> None:
-    """Raises RuntimeContractError where so many programs, which wait for each other, may not run at once."""
-    if device.type != "cuda":
-        return
-    # With 255 registers a thread, the most there are, 256 threads fill a multiprocessor's 65,536.
-    fitting = torch.cuda.get_device_properties(device).multi_processor_count * max(1, 8 // warps)
-    if programs > fitting:
-        raise RuntimeContractError(
-            f"{programs} programs do not run at once on this GPU ({fitting} do), so that waiting would not end: use "
-            "fewer tokens or wider blocks."
-        )
 
 
 def project(streams: Tensor, fn: Tensor) -> Tensor:
