@@ -51,7 +51,8 @@ def distinct(rows: list[dict[str, Any]]) -> Iterator[NDArray[np.float64]]:
 def within(times: NDArray[np.float64]) -> NDArray[np.float64]:
     """Distances of the captures of each process, in parts of their mean."""
     first, second = np.triu_indices(times.shape[1], 1)
-    return np.abs(times[:, first] - times[:, second]).ravel() / times.mean()
+    found: NDArray[np.float64] = np.abs(times[:, first] - times[:, second]).ravel() / times.mean()
+    return found
 
 
 def across(times: NDArray[np.float64]) -> NDArray[np.float64]:
