@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fusionscope.profiler.readers.assemble import CALLS, DEVICE, RANGES, Found, assemble, frame
 from fusionscope.profiler.readers.rows import category
 from fusionscope.profiler.readers.sqlite_file import Database, reading
 from fusionscope.profiler.trace import Trace
 
+Ints = NDArray[np.int64]
 ADVICE = "record again with runTracer.sh or rpdTracerControl"
 _RANGE = "UserMarker"
 
@@ -69,10 +71,8 @@ def _found(database: Database) -> Found:
 
 def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: dict[int, str]) -> pd.DataFrame:
     """Launches are "KernelExecution" (eager) and "Task" (inside a graph); the host call's row id joins them."""
-    by_op = links.drop_duplicates("op_id").set_index("op_id")["api_id"]
-    # Through -1, not NaN: a float would lose the low bits of an id.
-    call = by_op.reindex(ops["id"], fill_value=-1).set_axis(ops.index)
-    process = api.drop_duplicates("id").set_index("id")["pid"].reindex(call, fill_value=-1).set_axis(ops.index)
+    call = _looked_up(ops["id"].to_numpy(), links["op_id"].to_numpy(), links["api_id"].to_numpy())
+    process = _looked_up(call, api["id"].to_numpy(), api["pid"].to_numpy())
     processes = api["pid"].unique()
     alone = int(processes[0]) if len(processes) == 1 else -1
     kinds, kind = np.unique(ops["opType_id"].to_numpy(), return_inverse=True)
@@ -85,7 +85,7 @@ def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: di
     names = [texts.get(described[first].item(), "") or kind_texts[second] for first, second in places]
     return pd.DataFrame(
         {
-            "process": process.where(process >= 0, alone),
+            "process": np.where(process >= 0, process, alone),
             "device": ops["gpuId"],
             "stream": ops["queueId"],
             "kind": category(sorts, kind),
@@ -95,3 +95,12 @@ def _device(ops: pd.DataFrame, links: pd.DataFrame, api: pd.DataFrame, texts: di
             "correlation": call,
         }
     )
+
+
+def _looked_up(wanted: Ints, keys: Ints, values: Ints) -> Ints:
+    """The value of the first row with each wanted key, -1 where none has it. Ids can be any int64."""
+    if not len(keys):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    known, first = np.unique(keys, return_index=True)
+    places = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[places] == wanted, values[first[places]], -1)

@@ -70,3 +70,21 @@ def test_a_value_that_no_file_holds(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(UnreadableTrace, match="a value that no RPD file holds"):
         read_trace(path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_ids_of_any_size_join_and_the_first_row_of_an_id_counts(tmp_path: Path) -> None:
+    kernels = [(name, "Task", 10 * k, 10 * k + 5, 1 + k % 2) for k, name in enumerate("abc")]
+    path = rpd(tmp_path / "x", [("hipGraphLaunch", 9), ("hipLaunchKernel", 8)], kernels)
+    connection = sqlite3.connect(path)
+    for table, column in (("rocpd_op", "id"), ("rocpd_api_ops", "op_id")):
+        for old, new in ((1, -(2**63)), (2, 2**63 - 1), (3, 5)):
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))
+    for table, column in (("rocpd_api", "id"), ("rocpd_api_ops", "api_id")):
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = 2", (2**63 - 1,))
+    connection.execute("INSERT INTO rocpd_api_ops (api_id, op_id) VALUES (1, ?)", (2**63 - 1,))
+    connection.commit()
+    connection.close()
+    rows = read_trace(path).kernels.sort_values("start_ns")
+    assert list(rows["process"]) == [9, 8, 9]
+    assert list(rows["correlation"]) == [1, 2**63 - 1, 1]
