@@ -51,7 +51,8 @@ def untraced(
     half = float(np.hypot(_half(base), _half(candidate)))
     interval = (saving - half, saving + half)
     if np.isnan(half):
-        interval, mde = (-abs(saving), 3 * abs(saving)), None
+        # One block shows nothing of what blocks differ by: the class stays open.
+        interval, mde = (saving - 2 * abs(saving), saving + 2 * abs(saving)), None
     seen = observe(
         saving, interval, steps[0], mde, together=together, margin=margin, subject=subject, next_step=next_step,
         alone=ONCE if max(captures) == 1 else "one capture of an arm",
@@ -118,9 +119,10 @@ def next_step(base: RunInfo, candidate: RunInfo) -> str:
     words = ["fusionscope", "ab", "--model", candidate.model, "--tp", str(candidate.tp)]
     words += ["--batch", str(candidate.batch), "--context", str(candidate.context)]
     words += ["--layers", str(candidate.layers)] if "truncated layers" in candidate.labels else []
-    words += ["--base", _paths(base) or "split", "--candidate", _paths(candidate) or "PATHS"]
+    words += ["--base", _paths(base) or "split", "--candidate", _paths(candidate) or _paths(candidate, True) or "PATHS"]
     return f"{shlex.join(words)}, then --ab RUN here"
 
 
-def _paths(info: RunInfo) -> str:
-    return ",".join(f"{site}={path}" for site, path in info.paths.items() if path != "split")
+def _paths(info: RunInfo, split: bool = False) -> str:
+    """BOUNDARY=PATH,… of the sites that have another path than split, or (`split`) of all."""
+    return ",".join(f"{site}={path}" for site, path in info.paths.items() if split or path != "split")

@@ -46,7 +46,8 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
     """What the base run and the candidate's trace, without its untraced times, would have predicted.
 
     None without a fusion; two at once have one measured saving and no prediction to hold against it. The candidate's
-    trace gives the fused kernel's time and, for graphs of one rank, what its whole step gained beside that.
+    trace gives the fused kernel's time and, for graphs of one rank under one profiler, what its whole step gained
+    beside that.
     """
     if len(found.claims) != 1 or found.incomparable or not found.claims[0][0].candidate_sites:
         return None
@@ -55,7 +56,9 @@ def predicted(found: Comparison, margin: float) -> Estimate | None:
     fused = fused_in(found.candidate, claim.boundary, claim.subtype, net_of_wait=wait is not None)
     goal = target(base.attribution, base.schedule(), claim.boundary, claim.subtype, base.untraced, wait)
     candidate = found.candidate.forward
-    if wait is None and base.forward.graph_launches and candidate.graph_launches:
+    # Spans under two profilers differ by what each of them adds.
+    alike = "profiler" not in found.doubts
+    if alike and wait is None and base.forward.graph_launches and candidate.graph_launches:
         early = begins_early(found.candidate, claim.boundary, claim.subtype)
         fused = with_step(goal, fused, [goal.span_ns], [float(np.median(candidate.span))], early)
     return of_target(goal, fused, margin)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from literal_traces import SPLIT
+from literal_traces import FUSED_RUN, SPLIT
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.beside import CAPTURE_NS, LEFT_NS, PART, with_step
+from fusionscope.analysis.candidate import fused_in
+from fusionscope.analysis.compare import compare
 from fusionscope.analysis.estimate import Fused, of_target
+from fusionscope.analysis.summary_lines import predicted
 from fusionscope.analysis.target import Target, target
 
 Made = Callable[..., Analysed]
@@ -53,3 +56,12 @@ def test_a_kernel_that_begins_early_where_none_did_is_believed_as_its_step_shows
     gained = [30_500 - EXPLAINED - 1_000] * 16
     late, early = (with_step(site, FUSED, [30_500] * 16, gained, early=early) for early in (False, True))
     assert early.beside_ns == pytest.approx(1_000) and late.beside_ns < 1_000 * PART
+
+
+def test_two_profilers_spans_are_not_held_against_each_other(made: Made) -> None:
+    base = made([SPLIT] * 4, profiler="nsys")
+    alike, other = (made([FUSED_RUN] * 4, profiler=name) for name in ("nsys", "cupti"))
+    alone = of_target(target(base.attribution, base.schedule(), "ar_norm"), fused_in(other, "ar_norm"))
+    for candidate, whole in ((alike, True), (other, False)):
+        guess = predicted(compare(base, candidate), 0.005)
+        assert guess is not None and (guess.interval_ns != alone.interval_ns) is whole
