@@ -11,7 +11,7 @@ from scipy import stats
 
 from fusionscope.analysis import ab
 from fusionscope.analysis.noise import CONFIDENCE, Baseline
-from fusionscope.analysis.observed import ONCE, observe
+from fusionscope.analysis.observed import alone, observe
 from fusionscope.analysis.shifts import CAPTURES, Shift
 from fusionscope.analysis.verdict import Verdict
 from fusionscope.profiler.runinfo import RunInfo
@@ -55,7 +55,7 @@ def untraced(
         interval, mde = (saving - 2 * abs(saving), saving + 2 * abs(saving)), None
     seen = observe(
         saving, interval, steps[0], mde, together=together, margin=margin, subject=subject, next_step=next_step,
-        alone=ONCE if max(captures) == 1 else "one capture of an arm",
+        of=alone(captures),
     )  # fmt: skip
     counts = dict.fromkeys(samples(one.processes, one.blocks) for one in (*base, *candidate))
     how = f"{' and '.join(counts)} an arm."

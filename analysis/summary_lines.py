@@ -13,7 +13,7 @@ from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.differing import machine
 from fusionscope.analysis.estimate import Estimate, of_target
 from fusionscope.analysis.names import short
-from fusionscope.analysis.observed import ONCE
+from fusionscope.analysis.observed import alone
 from fusionscope.analysis.quantities import in_us, pair, percent, saving
 from fusionscope.analysis.serving import Serving, guarded
 from fusionscope.analysis.target import target
@@ -108,7 +108,7 @@ def _by_how_much(found: Comparison, guess: Estimate | None, serving: Serving | N
     class_ = decided.class_ if decided else INCONCLUSIVE
     ending = WORDS[class_][2]
     if decided is not None and decided.kind == OBSERVED:
-        ending = f"observed in {ONCE}"
+        ending = f"observed in {alone(found.captures)}"
     word = "less" if gain >= 0 else "more"
     size = f"{saving(gain)} {word} per decode forward ({percent(-gain / step)} of the {of})"
     if abs(gain) < 1:
@@ -161,7 +161,7 @@ def measurement(found: Comparison, guess: Estimate | None, margin: float) -> Lin
         need = in_us(margin * steps[0])
         known = f"Measured, {found.source}:"
         if found.measured is not None and found.measured.kind == OBSERVED:
-            known = f"Observed in {ONCE}, {found.source}:"
+            known = f"Observed in {alone(found.captures)}, {found.source}:"
         return (
             bold(known),
             f" {pair(*steps)}, {gain}; noise floor (A/A) {floor}, margin {margin * 100:g} % = {need} us.",

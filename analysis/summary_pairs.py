@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusionscope.analysis.batches import gate, rows_of
 from fusionscope.analysis.blocks import Line, Table, bold, data, line
 from fusionscope.analysis.compare import Comparison
-from fusionscope.analysis.observed import ONCE
+from fusionscope.analysis.observed import alone
 from fusionscope.analysis.quantities import in_us, pair, percent
 from fusionscope.analysis.summary_lines import WORDS, predicted, verdict_of
 from fusionscope.analysis.verdict import OBSERVED
@@ -47,7 +47,7 @@ def _row(found: Comparison, among: list[Comparison], margin: float) -> tuple[Lin
     decided = verdict_of(found, guess)
     word = WORDS[decided.class_][0] if decided else "no known fusion"
     if decided is not None and decided.kind == OBSERVED:
-        word += f", observed in {ONCE}"
+        word += f", observed in {alone(found.captures)}"
     if found.same_sequence:
         # Above the gate of a fusion both sides run the same kernels, and what they differ by is noise.
         word = "control: the same kernels"

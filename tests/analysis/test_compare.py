@@ -95,6 +95,15 @@ def test_one_capture_of_each_arm_is_an_observation(
     assert decided.startswith("**Verdict: undecided**")
 
 
+def test_one_capture_of_one_arm_is_an_observation_too(made: Callable[..., Analysed]) -> None:
+    base = made([SPLIT] * 3, timings([[30_000, 30_004, 29_996, 30_000]] * 6, processes=3))
+    found = compare(base, made([FUSED_RUN] * 3, timings([[27_900, 27_904, 27_896, 27_900]] * 6)))
+    assert found.captures == (3, 1) and found.measured is not None and found.measured.kind == "observed"
+    title, _, line, _ = markdown(found).splitlines()[:4]
+    assert "one capture of each arm" not in found.measured.sentence + title + line
+    assert title.endswith("observed in one capture of an arm") and "Observed in one capture of an arm" in line
+
+
 def test_further_captures_of_the_same_programs_are_a_measurement(made: Callable[..., Analysed]) -> None:
     base, again, slow = (made([SPLIT] * 3, timings([[ns, ns + 4] * 2] * 6)) for ns in (30_000, 30_100, 30_050))
     candidate, fused, quick = (
