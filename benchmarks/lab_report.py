@@ -24,7 +24,7 @@ PLAIN = {
     "roofline": "roofline",
     "traced_difference": "difference of the traced spans",
 }
-#: Files of the two sets: cases and summary, and what heads the summary.
+#: Of each set: the stem of its files of cases and summary, and what heads the summary.
 SETS = {
     "first": ("h200_lab", "The lab set on one"),
     "second": ("h200_lab2", "The lab's second set, each case on one"),
