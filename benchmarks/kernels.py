@@ -17,8 +17,6 @@ Arms: ours/… (warps of a program, or its columns x warps), flashinfer and flas
 from __future__ import annotations
 
 import argparse
-import json
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,7 @@ from typing import Any
 
 import torch
 import triton
-from timing import Cold, bandwidth, captured, machine, per_site, replay_times
+from timing import Cold, Report, bandwidth, captured, per_site, replay_times
 
 from fusionscope.fusion_runtime.comm.channel import power_of_two
 from fusionscope.fusion_runtime.comm.loopback import Loopback
@@ -46,23 +44,6 @@ EPS = 1e-5
 @triton.jit
 def nothing_kernel(x):
     """The launch floor."""
-
-
-class Report:
-    """Rows as they come, kept on disk."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.path, self.until, self.rows = folder / "kernels.json", time.monotonic() + seconds, []
-        self.head = {"machine": machine(), "sites": SITES, "bytes_per_second": bandwidth()}
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self.until
-
-    def add(self, **row: Any) -> None:
-        self.rows.append(row)
-        self.path.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1) + "\n")
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "raw"}, flush=True)
 
 
 def timed(
@@ -288,7 +269,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.manual_seed(0)
-    report, lib = Report(options.out, options.seconds), flashinfer()
+    head = {"sites": SITES, "bytes_per_second": bandwidth()}
+    report, lib = Report(options.out / "kernels.json", options.seconds, **head), flashinfer()
     for hidden in (int(h) for h in options.hidden.split(",")):
         for tokens in (int(t) for t in options.tokens.split(",")):
             for name in options.only.split(","):

@@ -18,9 +18,7 @@ Ratios are of one run. Writes FILE as it goes. The time of a link is not in it.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import Cold, captured, machine, per_site, replay_times
+from timing import Cold, Report, captured, per_site, replay_times
 
 from fusionscope.fusion_runtime.comm.channel import Channel
 from fusionscope.fusion_runtime.comm.loopback import Loopback, sync_channel
@@ -62,23 +60,6 @@ PATHS = (
 def tiles(tokens: int) -> list[Tile]:
     """Those worth trying: no row of programs for tokens that are not there, no thousands of programs."""
     return [t for t in TILES if t.rows <= tokens and t.rows >= min(tokens, 4) // 2 and tokens <= 8 * t.rows * t.rows]
-
-
-class Report:
-    """Rows as they come, kept on disk."""
-
-    def __init__(self, path: Path, seconds: float) -> None:
-        self.path, self.until, self.rows = path, time.monotonic() + seconds, []
-        self.head = {"machine": machine(), "hidden": HIDDEN, "ranks": "4, emulated", "sites": SITES}
-
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self.until
-
-    def add(self, **row: Any) -> None:
-        self.rows.append(row)
-        self.path.write_text(json.dumps({**self.head, "rows": self.rows}, indent=1) + "\n")
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items() if k != "raw"}, flush=True)
 
 
 Carried = tuple[Tensor, Tensor, Tensor]
@@ -223,7 +204,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     torch.manual_seed(0)
-    report = Report(options.out, options.seconds)
+    report = Report(options.out, options.seconds, hidden=HIDDEN, ranks="4, emulated", sites=SITES)
     parts: list[Callable[[], None]] = []
     if "sites" in options.only:
         parts += [partial(bench_sites, report, int(count)) for count in options.tokens.split(",")]
