@@ -154,16 +154,35 @@ def test_each_rank_launches_for_itself():
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
-@pytest.mark.parametrize("order", range(4))
-def test_no_rank_writes_over_what_another_has_not_read(order):
+def all_reduced(x, channel, stages):
+    from fusionscope.fusion_runtime.kernels import launch
+
+    return launch.all_reduce(x, channel, (sum(stages),))
+
+
+def joined(x, channel, stages):
+    """Four tokens a program; what is written into the first of streams that hold nothing is the sum."""
+    from fusionscope.fusion_runtime.kernels.launch_mhc_pre import Tile, post_and_project
+
+    tokens, width = x.shape
+    post, comb = torch.ones(tokens, 4), torch.zeros(tokens, 4, 4)
+    beside = torch.zeros(tokens, 4, width), post, comb, torch.zeros(24, 4 * width)
+    stages = (sum(stage for stage in stages if stage != 4),)
+    return post_and_project(x, *beside, channel, Tile(channel.block, 4, 4), stages)[0][:, 0]
+
+
+@pytest.mark.parametrize(
+    ("order", "exchange", "rows"), [*((n, all_reduced, 1) for n in range(4)), *((n, joined, 4) for n in range(2))]
+)
+def test_no_rank_writes_over_what_another_has_not_read(order, exchange, rows):
     """Any order of pushes and reads that waiting allows, one rank as far ahead as it can get; tokens come and go."""
     pytest.importorskip("triton")
-    from fusionscope.fusion_runtime.kernels import launch
 
     ranks, turns, most, width, draw = 3, 6, 8, 8, random.Random(order)
     sizes = [draw.randint(5, most) for _ in range(turns)]
-    # A token's slot changes with each exchange of its own.
-    slots = [[sum(size > token for size in sizes[:turn]) % 2 for token in range(most)] for turn in range(turns)]
+    # A token's slot changes with each exchange of the first token of its program.
+    first = [token // rows * rows for token in range(most)]
+    slots = [[sum(size > token for size in sizes[:turn]) % 2 for token in first] for turn in range(turns)]
     groups = pretended(ranks=ranks)
     channels = [[group.channel(size, width, torch.float32, 8) for size in sizes] for group in groups]
     inboxes = [group._buffer.view(torch.int32)[: 2 * ranks * most * width] for group in groups]
@@ -185,11 +204,11 @@ def test_no_rank_writes_over_what_another_has_not_read(order):
         turn = read[rank]
         if pushed[rank] == turn:
             assert all((parts(turn, peer, rank) == -1).all() for peer in range(ranks) if peer != rank)
-            launch.all_reduce(x[turn][rank], channels[rank][turn], (1,))
+            exchange(x[turn][rank], channels[rank][turn], (1,))
             pushed[rank] += 1
             ahead = max(ahead, pushed[rank] - min(read))
         else:
-            got = launch.all_reduce(x[turn][rank], channels[rank][turn], (14,))
+            got = exchange(x[turn][rank], channels[rank][turn], (2, 4, 8))
             torch.testing.assert_close(got, x[turn].sum(0), rtol=1e-5, atol=1e-5)
             read[rank] += 1
     assert ahead == 2, "a rank is never more than one exchange ahead of what the slowest has read"
