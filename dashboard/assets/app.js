@@ -144,16 +144,21 @@
     document.head.appendChild(link);
   }
 
-  function readPlotly() {
-    if (window.Plotly) return;
+  function load(url) {
     const script = document.createElement("script");
-    script.src = PLOTLY;
+    script.src = url;
     script.async = true;
-    window.Plotly = new Promise((resolve, reject) => {
+    document.head.appendChild(script);
+    return new Promise((resolve, reject) => {
       script.onload = () => resolve(window.Plotly);
       script.onerror = reject;
     });
-    document.head.appendChild(script);
+  }
+
+  function readPlotly() {
+    if (window.Plotly) return;
+    // Another version of Dash may serve it elsewhere, and says where.
+    window.Plotly = load(PLOTLY).catch(() => load(window._dashPlotlyJSURL));
   }
 
   if (hasFigures()) fetchPlotly();

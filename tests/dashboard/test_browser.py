@@ -133,6 +133,21 @@ def test_plotly_is_fetched_beside_the_page_that_needs_it(seen: Any, name: str) -
         assert page.evaluate("document.querySelectorAll('script[src*=\"plotly.min.js\"]').length") == 1
 
 
+def test_plotly_is_asked_for_again_where_dash_says_that_it_lies(chromium: Any, address: str) -> None:
+    page, complaints = watched(chromium, address)
+    asked: list[str] = []
+
+    def first_is_missing(route: Any) -> None:
+        asked.append(route.request.url)
+        route.abort() if len(asked) == 1 else route.continue_()
+
+    page.route("**/plotly.min.js", first_is_missing)
+    page.goto(address + PAGES["summary"])
+    page.wait_for_function("Boolean(window.Plotly && window.Plotly.newPlot)")
+    page.context.close()
+    assert len(asked) == 2 and len(complaints) == 1 and "ERR_FAILED" in complaints[0]
+
+
 def test_a_site_is_zoomed_to_stepped_through_and_shared(seen: Any) -> None:
     page = seen.open("/run/example")
     drawn(page, 3)
