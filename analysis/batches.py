@@ -52,6 +52,7 @@ class BatchRow:
             "padded": self.padded or None,
             "tokens": self.tokens,
             "state": self.state,
+            "leans": self.leans or None,
             "launches": {"base": self.launches[0], "candidate": self.launches[1]},
             "fired_sites": self.sites,
             "step_ns": number(self.step_ns),

@@ -6,6 +6,7 @@ import numpy as np
 
 from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.estimate import Fused
+from fusionscope.analysis.target import of_library
 from fusionscope.profiler.errors import FusionScopeError
 
 
@@ -44,5 +45,5 @@ def fused_in(candidate: Analysed, boundary: str, subtype: str = "", *, net_of_wa
         launches=launches,
         source="candidate",
         net_of_wait=wait is not None,
-        begins_late=bool(first.str.contains("nccl", case=False).mean() > 0.5),
+        begins_late=bool(of_library(first).mean() > 0.5),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize
 
@@ -36,6 +37,11 @@ EARLY_NS = 500.0
 #: A traced step that takes so many times the untraced one is told of: 1.02 was seen under Nsight on an
 #: H200, 1.8 under the torch profiler on a busy CPU.
 INFLATED = 1.2
+
+
+def of_library(names: pd.Series) -> NDArray[np.bool_]:
+    """Which kernels, by name, are collectives of NCCL or RCCL, whose kernels carry NCCL's name."""
+    return names.str.contains("nccl", case=False).to_numpy(dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +152,7 @@ class Target:
         In graphs on two H200 its kernels began 2.4 us after the end of what they waited for and all others 0.4.
         """
         schedule, names = self.schedule, self.forward.nodes["name"].astype(str)
-        library = names.str.contains("nccl", case=False).to_numpy()
+        library = of_library(names)
         # The host decides when the first launch of a graph begins, and when one outside a graph does.
         apart = {c for c, waits in enumerate(schedule.waits_for) if not waits or schedule.by_host[c]}
         others = [c for c in range(len(names)) if not library[c] and c not in apart | schedule.programmatic]

@@ -26,9 +26,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from fusionscope.fusion_runtime.comm.channel import LINE
 from fusionscope.fusion_runtime.kernels.mhc import read_streams, write_streams
 from fusionscope.fusion_runtime.kernels.moe import weighted_sum
 from fusionscope.fusion_runtime.kernels.norms import given_scale, store_normed
+
+ROW_LINE = tl.constexpr(LINE)
 
 
 @triton.jit
@@ -125,7 +128,7 @@ def missing_and_sum(missing_a, sum_a, missing_b, sum_b):
 @triton.jit
 def row_places(sums, epoch, token, here, padded: tl.constexpr):
     """(this token's places in the slot of this epoch, those in the other slot): whole lines of the cache."""
-    line: tl.constexpr = 32 if padded < 32 else padded
+    line: tl.constexpr = ROW_LINE if padded < ROW_LINE else padded
     sums += (here * tl.num_programs(1) + token) * 2 * line
     return sums + epoch % 2 * line, sums + (epoch + 1) % 2 * line
 

@@ -164,3 +164,9 @@ def test_settings_tell_the_padded_size_and_the_tokens(made: Make) -> None:
     (found,) = rows_of([compare(before, after)], MARGIN)
     assert (found.batch, found.padded, found.tokens) == (18, 32, 72)
     assert found.document()["padded"] == 32
+
+
+def test_a_size_of_single_captures_tells_what_several_would_say() -> None:
+    rows = [BatchRow(4, 0, 4, OPEN, step_ns=1e6, saving_ns=5e4, leans=WINS), row(32, LOSES)]
+    assert gate(rows).fuse_up_to == 4
+    assert [(told["state"], told["leans"]) for told in (r.document() for r in rows)] == [(OPEN, WINS), (LOSES, None)]

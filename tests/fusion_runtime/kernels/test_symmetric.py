@@ -153,7 +153,6 @@ def test_each_rank_launches_for_itself():
     assert all((group._buffer == -1).all() for group in groups)
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
 def all_reduced(x, channel, stages):
     from fusionscope.fusion_runtime.kernels import launch
 
@@ -171,6 +170,7 @@ def joined(x, channel, stages):
     return post_and_project(x, *beside, channel, Tile(channel.block, 4, 4), stages)[0][:, 0]
 
 
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
 @pytest.mark.parametrize(
     ("order", "exchange", "rows"), [*((n, all_reduced, 1) for n in range(4)), *((n, joined, 4) for n in range(2))]
 )
