@@ -63,6 +63,8 @@ def ar_hc_post_pre_oneshot_kernel(
         places = ((here * tokens + mine)[:, None] * columns + column) * 32 + coef[None, :]
         tl.store(partial + places, sums, mask=(mine < tokens)[:, None])
     if stage & 8:
-        # As allreduce.finish, for every token: other kernels over this channel may have a program for each.
+        # As allreduce.finish, for every token: other kernels over this channel may have a program for each. A tile goes
+        # by its first token's count, so with those in between the numbers of tokens must not change: rows wider than a
+        # tile cannot come to that, since their exchanges have other blocks, and so inboxes of their own.
         tl.debug_barrier()
         tl.store(epochs + tl.arange(0, rows) * columns, epoch + 1, mask=mine < tokens)
