@@ -94,7 +94,8 @@ class FlashinferPath(Path):
         return _fusion_declines(boundary, shape, group)
 
     def mhc_post(self, owed: PartialSum, streams: Tensor, post: Tensor, comb: Tensor, ctx: DecodeContext) -> Tensor:
-        return _found("flashinfer.mhc", "mhc_post")(owed.complete().tensor, streams, post, comb)
+        x, *beside = _whole(owed.complete().tensor, streams, post, comb)
+        return _found("flashinfer.mhc", "mhc_post")(x, *beside)
 
     def joins_read(self) -> bool:
         return True
@@ -104,14 +105,7 @@ class FlashinferPath(Path):
     ) -> tuple[Tensor, Rest]:
         # The group's all-reduce, then one launch for post and read: the whole of it counts as mhc_post.
         new, next_post, next_comb, x = _found("flashinfer.mhc", POST_PRE)(
-            owed.complete().tensor,
-            streams,
-            post,
-            comb,
-            read.fn,
-            read.scale,
-            read.base,
-            read.norm,
+            *_whole(owed.complete().tensor, streams, post, comb, read.fn, read.scale, read.base, read.norm),
             rms_eps=read.rms_eps,
             hc_pre_eps=read.hc_eps,
             hc_sinkhorn_eps=read.hc_eps,
@@ -287,6 +281,11 @@ def _missing(module: str, name: str, *arguments: str) -> Decline | None:
         why = f"{module}.{name} of this FlashInfer takes no {' or '.join(arguments)}: it needs 0.6.13 or later"
         return Decline(Gate.LIBRARY_SIGNATURE, why)
     return None
+
+
+def _whole(*operands: Tensor) -> list[Tensor]:
+    """Each as one block of memory, as its kernels take for granted: gates ask this of x and the streams alone."""
+    return [one.contiguous() for one in operands]
 
 
 def _found(module: str, name: str) -> Callable[..., Any]:

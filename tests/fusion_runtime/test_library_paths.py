@@ -188,6 +188,7 @@ def fusions_0_6_8(seen):
 
 def mhc_of_flashinfer():
     def mhc_post_(x, residual, post_layer_mix, comb_res_mix):
+        assert all(one.is_contiguous() for one in (x, residual, post_layer_mix, comb_res_mix))
         return mhc_post.reference([x], residual, post_layer_mix, comb_res_mix)
 
     return {"mhc_post": mhc_post_}
@@ -321,7 +322,7 @@ def test_flashinfer_scales_the_routed_part_once(flashinfer):
 
 def test_flashinfer_posts_the_complete_sum(flashinfer):
     x, streams = torch.randn(T, H).to(BF16), torch.randn(T, 4, H).to(BF16)
-    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
+    post, comb = torch.rand(4, T).T, torch.rand(T, 4, 4).mT
     got = flashinfer_path.FlashinferPath().mhc_post(PartialSum(x, Peers()), streams, post, comb, None)
     assert torch.equal(got, mhc_post.reference([x] * 2, streams, post, comb))
 
@@ -329,6 +330,7 @@ def test_flashinfer_posts_the_complete_sum(flashinfer):
 def post_pre_0_7_4(x, residual, post_layer_mix, comb_res_mix, fn, hc_scale, hc_base, norm_weight, rms_eps=1e-5,
                    hc_pre_eps=1e-6, hc_sinkhorn_eps=1e-6, hc_post_mult_value=2.0, sinkhorn_repeat=20, norm_eps=1e-5,
                    out=None, fallback=True):  # fmt: skip
+    assert all(one.is_contiguous() for one in (x, residual, post_layer_mix, comb_res_mix, fn, hc_scale, hc_base))
     read = HyperWeights(fn, hc_scale, hc_base, norm_weight, rms_eps, hc_pre_eps, sinkhorn_repeat, hc_post_mult_value)
     made = mhc_post_pre.reference([x], residual, post_layer_mix, comb_res_mix, read)
     return made.streams, made.post[..., None], made.comb, made.x
@@ -366,10 +368,10 @@ def test_a_flashinfer_without_post_and_pre_in_one(monkeypatch):
 def test_flashinfer_joins_post_and_pre_over_the_complete_sum(monkeypatch):
     library(monkeypatch, flashinfer={}, flashinfer__mhc={"mhc_fused_post_pre": post_pre_0_7_4})
     x, streams, read = torch.randn(T, H).to(BF16), torch.randn(T, 4, H).to(BF16), read_of(H)
-    post, comb = torch.rand(T, 4), torch.rand(T, 4, 4)
-    path = flashinfer_path.FlashinferPath()
-    new, rest = path.mhc_post_pre(PartialSum(x, Peers()), streams, post, comb, read, None)
-    want = mhc_post_pre.reference([x] * 2, streams, post, comb, read)
+    post, comb = torch.rand(4, T).T, torch.rand(T, 4, 4).mT
+    path, strided = flashinfer_path.FlashinferPath(), replace(read, fn=read.fn.T.contiguous().T)
+    new, rest = path.mhc_post_pre(PartialSum(x, Peers()), streams, post, comb, strided, None)
+    want = mhc_post_pre.reference([x] * 2, streams, post.contiguous(), comb.contiguous(), read)
     assert path.joins_read()
     assert all(torch.equal(mine, other) for mine, other in zip((new, *rest()), want, strict=True))
 
