@@ -171,9 +171,7 @@ def joined(x, channel, stages):
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="triton compiles here; its interpreter is needed")
-@pytest.mark.parametrize(
-    ("order", "exchange", "rows"), [(0, all_reduced, 1), (1, all_reduced, 1), (1, joined, 4)]
-)
+@pytest.mark.parametrize(("order", "exchange", "rows"), [(0, all_reduced, 1), (1, all_reduced, 1), (1, joined, 4)])
 def test_no_rank_writes_over_what_another_has_not_read(order, exchange, rows):
     """Any order of pushes and reads that waiting allows, one rank as far ahead as it can get; tokens come and go."""
     pytest.importorskip("triton")
