@@ -68,7 +68,7 @@ def test_all_ranks_write_and_read_site_after_site(tile, tokens):
         streams, post, comb = new[0], got[1][0], got[2][0]
 
 
-@pytest.mark.parametrize("tokens", [15, 17])
+@pytest.mark.parametrize("tokens", [15, 16, 17])
 def test_streams_are_bit_for_bit_those_of_the_post_alone(tokens):
     channel, plain = (sync_channel(SIZE, tokens, H, torch.float16, "cpu", block) for block in (64, 64))
     x, known, beside = torch.randn(SIZE, tokens, H).half(), weights(dtype=torch.float16), operands(tokens, torch.half)
@@ -125,7 +125,7 @@ def test_a_delayed_rank_sends_the_same():
     assert torch.equal(made[0][0], made[1][0]) and torch.equal(made[0][1], made[1][1])
 
 
-@pytest.mark.parametrize(("path", "tokens"), [("split", 2), *(("triton", t) for t in (1, 2, 16))])
+@pytest.mark.parametrize(("path", "tokens"), [("split", 2), *(("triton", t) for t in (1, 2, 4, 15, 16, 17))])
 def test_timing_mode_of_a_chain(path, tokens, monkeypatch):
     monkeypatch.setattr(launch_mhc_pre, "tile_for", lambda tokens, hidden: Tile(64, 8, 4))
     ctx = DecodeContext(Loopback(SIZE, "cpu"), cuda_ops, PathChoice.parse(f"mhc_post_pre={path}"))
