@@ -31,10 +31,10 @@ import numpy as np
 from ranks import described
 
 from fusionscope.analysis import ab
-from fusionscope.analysis.analysed import analyse
+from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.candidate import fused_in
 from fusionscope.analysis.compare import compare
-from fusionscope.analysis.estimate import estimate
+from fusionscope.analysis.estimate import Estimate, Fused, estimate
 from fusionscope.profiler.store import Run, Store
 
 COMMAND = [sys.executable, "-c", "from fusionscope.cli.main import run; run()"]
@@ -214,9 +214,7 @@ def together_ns(run: Run) -> float:
 def one_rank(boundary: str, base_run: Run, fused_run: Run, rank: int) -> dict[str, Any]:
     """One rank of both runs, times in ns."""
     base, fused = analyse(base_run, rank=rank), analyse(fused_run, rank=rank)
-    wait = base.wait()
-    site = fused_in(fused, boundary, net_of_wait=wait is not None)
-    made = estimate(base.attribution, base.schedule(), boundary, "", site, base.untraced, wait=wait)
+    made, site, _ = prediction(boundary, base, fused)
     both = compare(base, fused)
     assert both.measured_saving_ns is not None and both.measured_interval_ns is not None
     low, high = made.interval_ns
@@ -233,6 +231,17 @@ def one_rank(boundary: str, base_run: Run, fused_run: Run, rank: int) -> dict[st
         "untraced_saving_ns": both.measured_saving_ns,
         "untraced_interval_ns": list(both.measured_interval_ns),
     }
+
+
+def prediction(boundary: str, base: Analysed, fused: Analysed) -> tuple[Estimate, Fused, bool]:
+    """The estimate from the split rank and the fused site's time in the other, that time, and if wait is known."""
+    wait = base.wait()
+    site = fused_in(fused, boundary, net_of_wait=wait is not None)
+    return (
+        estimate(base.attribution, base.schedule(), boundary, "", site, base.untraced, wait=wait),
+        site,
+        wait is not None,
+    )
 
 
 def main() -> int:

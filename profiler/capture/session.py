@@ -52,7 +52,7 @@ def run_capture(
         progress(0, 0, "reading the trace")
         reports = {phase: _reports(plan, out, phase, log) for phase in ("untraced", "traced")}
         trace = collect.trace_of(plan, out, reports, beside)
-        info = _info(plan, reports, trace, name, command)
+        info = run_info(plan, reports, trace, name, command)
         if nsys_path:
             info.machine["nsys"] = nsys.version(nsys_path)
         run = store.save(info, trace)
@@ -88,13 +88,14 @@ def _reports(plan: CapturePlan, out: Path, phase: str, log: Path) -> list[messag
     return [messages.read_report(path) for path in paths]
 
 
-def _info(
+def run_info(
     plan: CapturePlan,
     reports: dict[str, list[messages.Report]],
     trace: Trace,
     name: str,
     command: Sequence[str],
 ) -> RunInfo:
+    """What the run of a capture tells of itself; `reports` are every rank's, by phase."""
     first = reports["traced"][0]
     marks = {"built-in model"} | labels.trace_labels(trace, plan.processes)
     if plan.device == "cpu":

@@ -68,7 +68,7 @@ def _run(plan: CapturePlan, phase: str, out: Path, rank: int) -> Report:
     told(0, 0, f"{phase}: building {plan.model}")
     with forward.group_of(plan) as group:
         made = forward.build(plan, group)
-        timings = _untraced(plan, made, told) if phase == "untraced" else _traced(plan, made, out, rank, told)
+        timings = untraced(plan, made, told) if phase == "untraced" else traced(plan, made, out, rank, told)
         report = Report(
             rank=rank,
             process=os.getpid(),
@@ -85,7 +85,7 @@ def _run(plan: CapturePlan, phase: str, out: Path, rank: int) -> Report:
         return report
 
 
-def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
+def untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
     """Blocks of timed replays in a process that no profiler has touched."""
     source = "untraced" if plan.device == "cuda" else "host latency"
     timings: list[messages.Timing] = []
@@ -100,7 +100,7 @@ def _untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:
     return timings
 
 
-def _traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> list[messages.Timing]:
+def traced(plan: CapturePlan, made: Any, out: Path, rank: int, told: Any) -> list[messages.Timing]:
     """Replays under the profiler; the process times them too, before (block 0) and inside (block 1) the recording."""
     told(0, plan.replays, f"traced: recording replays with {plan.profiler}")
     source = "traced process"
