@@ -37,6 +37,8 @@ def worker_command(
         return [*prefix, sys.executable, *worker]
     # The ranks meet on this machine, whatever its host name resolves to: a machine without DNS would wait for it.
     meet = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={plan.processes}"]
+    # Unasked, the launcher makes a folder for the ranks' output in the system's temporary one, and leaves it there.
+    meet.append(f"--log-dir={out / 'launcher'}")
     launcher = [sys.executable, "-m", "torch.distributed.run", *meet]
     if prefix:
         return [*launcher, "--no-python", *prefix, sys.executable, *worker]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -157,7 +158,10 @@ def _nsys_report(path: Path) -> object:
 
 @cache
 def _fake_nsys() -> Path:
-    program = Path(tempfile.mkdtemp(prefix="fusionscope-test-")) / "nsys"
+    # Cleared away when the process ends.
+    folder = tempfile.TemporaryDirectory(prefix="fusionscope-test-")
+    atexit.register(folder.cleanup)
+    program = Path(folder.name) / "nsys"
     program.write_text(_NSYS)
     program.chmod(0o755)
     return program

@@ -37,12 +37,13 @@ def test_ranks_start_through_torch_distributed_and_one_alone_without_it(tmp_path
     alone = launch.worker_command(a_plan(emulated=True), file, "traced", out, ("nsys", "profile"))
     assert alone[:3] == ["nsys", "profile", sys.executable]
     many = launch.worker_command(a_plan(), file, "untraced", out)
-    assert many[1:6] == [
+    assert many[1:7] == [
         "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=4",
+        f"--log-dir={out / 'launcher'}",
     ]  # fmt: skip
     assert "--no-python" not in many
     each = launch.worker_command(a_plan(), file, "traced", out, ("nsys", "profile"))
-    assert each[6:10] == ["--no-python", "nsys", "profile", sys.executable]
+    assert each[7:11] == ["--no-python", "nsys", "profile", sys.executable]
 
 
 def test_progress_lines_are_told_from_other_output(capsys: pytest.CaptureFixture[str]) -> None:
