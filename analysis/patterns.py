@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import lru_cache
 from re import _constants as ops  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -27,7 +28,12 @@ _REPEATS = (ops.MAX_REPEAT, ops.MIN_REPEAT)
 
 def compiled(where: str, text: object) -> re.Pattern[str]:
     """The pattern; raises FusionScopeError where it is no regular expression, or one whose time is not bounded."""
-    pattern = str(text)
+    return _compiled(where, str(text))
+
+
+# A command that compares runs reads the same rules once a run; looking through a pattern takes as long as reading it.
+@lru_cache(maxsize=1024)
+def _compiled(where: str, pattern: str) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             # Python warns of a set such as [[:alpha:]], which it takes for other letters than its author.
