@@ -29,15 +29,13 @@ def test_two_choices_of_paths_in_two_processes(fusionscope: Any, tmp_path: Path)
     assert all(re.fullmatch(r"(base|candidate)( again( \d+)?)?", arm) for arm in arms), arms
 
 
-def test_a_knock_out_of_a_boundary_and_of_half_of_it(fusionscope: Any) -> None:
+def test_a_knock_out_gains_more_than_the_fusion(fusionscope: Any) -> None:
     arguments = ("glm-5.3-flash", "--tp", 4, "--layers", 4, "--processes", 1, "--blocks", 4, "--boundary", "mhc_post")
     answer = fusionscope("knockout", *arguments, "--boundary", "mhc_post:ffn_exit", "--json")
     assert answer.code == 0, answer.err
     whole, half = answer.json["boundaries"]
     assert (whole["boundary"], whole["nodes"]) == ("mhc_post", 16) and half["nodes"] == 8
-    # Copies of one graph can differ for good by more than the few sites of these layers take: no order of the gains.
-    step = answer.json["step_ns"]
-    assert all(-step / 2 < one["raw_ns"] < one["corrected_ns"] < step for one in (whole, half))
+    assert 0 < half["raw_ns"] < whole["raw_ns"] < whole["corrected_ns"] < answer.json["step_ns"]
     assert 50 < answer.json["disabled_node_ns"] < 2_000
 
 
