@@ -107,7 +107,7 @@ def ranks_document(found: Comparison) -> dict[str, object] | None:
         name: {
             "slowest_rank": side.slowest.rank,
             "slowest_span_ns": number(side.slowest.span_ns),
-            "median_span_ns": number(side.median_span_ns),
+            "median_span_ns": None if side.median_span_ns is None else number(side.median_span_ns),
             "transfer_ns": side.rows[0].transfer_ns,
             "forward_wait_ns": {
                 str(row.rank): None if row.forward_wait_ns is None else number(row.forward_wait_ns) for row in side.rows

@@ -98,9 +98,14 @@ class Ranks:
         return max(self.rows, key=lambda r: (r.span_ns, -r.rank))
 
     @property
-    def median_span_ns(self) -> float:
-        """Median over the ranks of their median spans."""
-        return float(np.median([r.span_ns for r in self.rows]))
+    def alike(self) -> bool:
+        """Whether all ranks ran as many launches of as large a batch, so that a number between them means something."""
+        return len({(row.launches, row.batch) for row in self.rows}) == 1
+
+    @property
+    def median_span_ns(self) -> float | None:
+        """Median over the ranks of their median spans; None where the ranks are not alike."""
+        return float(np.median([r.span_ns for r in self.rows])) if self.alike else None
 
 
 def ranks(run: Run, rules: Rules, forward: str | None = None) -> Ranks:

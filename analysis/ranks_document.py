@@ -24,7 +24,7 @@ def document(found: Ranks) -> dict[str, object]:
             for row in found.rows
         ],
         "slowest_rank": found.slowest.rank,
-        "median_span_ns": number(found.median_span_ns),
+        "median_span_ns": None if found.median_span_ns is None else number(found.median_span_ns),
         "last_rank": found.last_rank,
         "last_by": found.last_by or None,
         "other_kernel": None

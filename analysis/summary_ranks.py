@@ -24,11 +24,6 @@ def ranks_beside(run: Analysed) -> Ranks:
     return of_members(members, max(run.info.world_size, trace.world_size))
 
 
-def alike(ranks: Ranks) -> bool:
-    """Whether all ranks ran as many launches of as large a batch, so that a number between them means something."""
-    return len({(row.launches, row.batch) for row in ranks.rows}) == 1
-
-
 def notes_line(found: Comparison, before: Ranks, after: Ranks) -> Line | None:
     """What the ranks differ in or lack, before the fold; None where there is nothing to say."""
     told: dict[str, None] = {}
@@ -46,10 +41,11 @@ def all_reduce_line(before: Ranks, after: Ranks) -> Line | None:
         rows = [row for row in ranks.rows if row.transfer_ns is not None]
         if not rows or not ranks.occurrences:
             return None
-        # Transfer is the same on every rank; wait is the mean over ranks.
+        # Transfer is the same on every rank; wait is the mean over ranks that are alike.
         transfer = (rows[0].transfer_ns or 0) / ranks.occurrences
-        wait = sum(row.wait_ns or 0 for row in rows) / len(rows) / ranks.occurrences
-        told.append(f"{side} transfer {in_us(transfer)} us and wait {in_us(wait)} us each")
+        waits = [(row.wait_ns or 0) / ranks.occurrences for row in rows]
+        wait = in_us(sum(waits) / len(waits)) if ranks.alike else f"{in_us(min(waits))} to {in_us(max(waits))}"
+        told.append(f"{side} transfer {in_us(transfer)} us and wait {wait} us each")
     return line(f"All-reduces, {len(before.rows)} ranks: {', '.join(told)}; fusing removes no wait.")
 
 

@@ -13,7 +13,6 @@ from fusionscope.analysis.names import distinct
 from fusionscope.analysis.paired_rows import Cell, Row
 from fusionscope.analysis.quantities import Ticks, launch_us, percent
 from fusionscope.analysis.ranks import Ranks
-from fusionscope.analysis.summary_ranks import alike
 
 #: Kernels that stand by name inside each boundary, and elsewhere; the rest of each is one row.
 INSIDE, ELSEWHERE = 12, 8
@@ -173,8 +172,9 @@ def _spans(found: Comparison, ranks: tuple[Ranks, Ranks]) -> list[tuple[str, flo
     first, second = before.slowest, after.slowest
     which = f"rank {first.rank}" if first.rank == second.rank else f"ranks {first.rank} and {second.rank}"
     spans = [(f"span, slowest rank ({which})", first.span_ns, second.span_ns)]
-    if all(alike(side) for side in ranks):
-        spans.append((f"span, median of {len(before.rows)} ranks", before.median_span_ns, after.median_span_ns))
+    middle = (before.median_span_ns, after.median_span_ns)
+    if middle[0] is not None and middle[1] is not None:
+        spans.append((f"span, median of {len(before.rows)} ranks", middle[0], middle[1]))
     return spans
 
 

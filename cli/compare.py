@@ -202,7 +202,8 @@ def ranks_table(over: dict[str, Any]) -> RenderableType:
     for title, side in (("before", over["base"]), ("after", over["candidate"])):
         waits = [ns for ns in side["forward_wait_ns"].values() if ns is not None]
         wait = f"{us(min(waits))} to {us(max(waits))}" if waits else "not known"
-        rows.append((title, side["slowest_rank"], us(side["slowest_span_ns"]), us(side["median_span_ns"]), wait))
+        median = "not averaged" if side["median_span_ns"] is None else us(side["median_span_ns"])
+        rows.append((title, side["slowest_rank"], us(side["slowest_span_ns"]), median, wait))
     columns = ("", "slowest rank", "its span us", "median span us", "wait in a forward us")
     notes = [
         f"{title}: {n}" for title, name in (("before", "base"), ("after", "candidate")) for n in over[name]["notes"]

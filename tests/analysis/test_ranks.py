@@ -12,6 +12,7 @@ from literal_traces import AR, GEMM, NORM, SPLIT, Launch, kernels
 from fusionscope.analysis.ranks import RankRow, Ranks, ranks
 from fusionscope.analysis.ranks_document import document
 from fusionscope.analysis.ruleset import load
+from fusionscope.analysis.summary_ranks import all_reduce_line
 from fusionscope.profiler.importing import import_files
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run
@@ -60,6 +61,9 @@ def test_unequal_ranks_are_named() -> None:
     more = of(SPLIT, [*LATE, (GEMM, 31_000, 10)])
     assert more.notes == ("Ranks differ in launches (rank 0 6, rank 1 7), so they are not averaged.",)
     assert more.occurrences == 6
+    assert more.median_span_ns is None and of(SPLIT, LATE).median_span_ns is not None
+    wait = all_reduce_line(more, more)
+    assert wait is not None and "wait 0.00 to 0.25 us each; fusing" in "".join(map(str, wait))
     fewer = of(SPLIT, LATE[:3])
     assert [r.transfer_ns for r in fewer.rows] == [None, None] and fewer.last_rank is None
     assert any("all-reduces (rank 0 2, rank 1 1), so no transfer is told" in note for note in fewer.notes)
@@ -72,7 +76,7 @@ def test_unequal_batches_are_named() -> None:
 
     both = [with_step(0, "step[DECODE bs=32]"), with_step(1, "execute_8_context_0(sq0)_generation_8(sq8)")]
     found = ranks(Run(RunInfo(), merge(both), Path()), RULES)
-    assert [r.batch for r in found.rows] == [32, 8]
+    assert [r.batch for r in found.rows] == [32, 8] and document(found)["median_span_ns"] is None
     assert any("differ in batch (rank 0 32, rank 1 8)" in note for note in found.notes)
     # A step in which nothing decodes has no batch.
     prefill = ranks(Run(RunInfo(), with_step(0, "execute_context_1(888_788544)_generation_0(0)"), Path()), RULES)
