@@ -1,4 +1,4 @@
-"""A group of ranks that are threads of this process, and small models on it."""
+"""A group of ranks that are threads of this process, and a GPU that torch takes for a Hopper."""
 
 from __future__ import annotations
 
@@ -52,3 +52,10 @@ def lockstep() -> Callable[..., list[Any]]:
             return [job.result() for job in [pool.submit(guarded, rank) for rank in range(size)]]
 
     return run
+
+
+@pytest.fixture
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a path asks of the GPU before it takes a site."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
