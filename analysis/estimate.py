@@ -45,7 +45,7 @@ STREAMS = 2.0
 #: square, a site), and all sites of one alike.
 EARLY_ERROR_NS = 240.0
 #: Half of a 95 % interval in standard deviations.
-_REACH = 1.96
+REACH = 1.96
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,9 @@ def _speedup(found: Target, placed: Floats) -> float:
 
 def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tuple[float, float]:
     """95 % interval: replays, the class of the input and the tracer's cost, as independent errors."""
-    tracer = found.taken_error_ns * found.gone(fused.launches)
     if fused.beside_error_ns is not None:
-        both = found.shrink * _seen_whole(found, fused, fused.beside_error_ns, tracer)
+        # Captures stand for replays and neighbours there.
+        both = found.shrink * float(np.hypot(REACH * fused.beside_error_ns, _overlapping(found)))
         return saving - both, saving + both
     quick, slow = INPUTS[fused.trust()]
     middle = float(np.median(savings))
@@ -243,22 +243,16 @@ def _interval(found: Target, fused: Fused, savings: Floats, saving: float) -> tu
     worst = float(np.median(found.traced_savings(fused.placed(found, slow) + _dispatch(found, fused))))
     low, high = noise.bootstrap(savings)
     replays = (middle - low, high - middle) if np.isfinite(low) else (0.0, 0.0)
-    beside = around(found)
+    beside, tracer = around(found), found.taken_error_ns * found.gone(fused.launches)
     both = beside**2 + tracer**2 + _overlapping(found) ** 2
     down = float(np.sqrt(both + (middle - worst) ** 2 + replays[0] ** 2))
     up = float(np.sqrt(both + (best - middle) ** 2 + replays[1] ** 2))
     return saving - found.shrink * down, saving + found.shrink * up
 
 
-def _seen_whole(found: Target, fused: Fused, error: float, tracer: float) -> float:
-    """Half of the interval where the whole step was traced: captures stand for replays and neighbours."""
-    early = EARLY_ERROR_NS * found.early_launches * found.early_part(fused.launches)
-    return float(np.sqrt((_REACH * error) ** 2 + tracer**2 + early**2 + _overlapping(found) ** 2))
-
-
 def _overlapping(found: Target) -> float:
     """What streams that overlap otherwise when they are traced may do, ns."""
-    return STREAMS * around(found) if found.forward.nodes["stream"].nunique() > 1 else 0.0
+    return STREAMS * around(found) if found.several_streams else 0.0
 
 
 def around(found: Target) -> float:

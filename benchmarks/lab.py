@@ -3,7 +3,7 @@
     python benchmarks/lab.py build OUT --gpus 0,1                 compiles what the cases need, in many processes
     python benchmarks/lab.py run OUT --gpus 0,1 --seconds 400     traces, predicts, measures; resumes what OUT holds
     python benchmarks/lab.py noise OUT --make FILE                A/A, injected delays, knock-outs on the sample graph
-    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins the cases: h200_lab3.jsonl and its summary
+    python benchmarks/lab.py report OUT [--also OUT2 ...]         joins the cases: h200_lab4.jsonl and its summary
 
 `run` starts two processes on each GPU: one traces a group of cases with CUPTI (`gpuN/traces/CASE.npz`); the other,
 which no profiler has touched, times the split step, writes the prediction, and only then measures the candidates in
@@ -29,11 +29,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600, help="stop starting new cases after so long")
     parser.add_argument("--phase", choices=("build", "trace", "measure"))
     parser.add_argument("--process", type=int, default=0, help="for `noise`")
+    parser.add_argument("--of", type=int, default=1, help="processes that take turns, for `noise`")
     parser.add_argument("--share", default="0/1", help="the part K/N of the groups that a building process takes")
     parser.add_argument("--gpus", default="0", help="devices, comma-separated")
     parser.add_argument("--processes", type=int, default=21, help="for `build`")
     parser.add_argument("--only", default="", help="groups whose name contains one of these words (comma-separated)")
-    parser.add_argument("--set", choices=("first", "second", "third"), default="third")
+    parser.add_argument("--set", choices=("first", "second", "third", "fourth"), default="fourth")
     parser.add_argument("--make", type=Path, help="make.py of the sample graph, for `noise`")
     parser.add_argument("--also", type=Path, nargs="*", default=[], help="more folders for `report`")
     parser.add_argument("--anew", action="store_true", help="for `report`: predict once more, with today's constants")

@@ -125,6 +125,25 @@ def third_chains() -> list[Case]:
     return found
 
 
+def fourth_chains() -> list[Case]:
+    """Chains at batches 3 to 48 that no set held, and last of each kind those of the third that time cut off."""
+    both = ("dsv3", "glm")
+    batches = {"dsv3": (12, 48), "glm": (24, 6)}
+    found = [Case(b, shape, batches[shape][k]) for k in (0, 1) for b in CHAINED for shape in both]
+    found += [Case(b, "dsv3", 24, streams=2) for b in ("add_norm", "ar_norm", "mhc_post")]
+    found += [Case(b, "glm", 12, streams=2) for b in ("ar_norm", "moe_finalize", "add_norm", "mhc_post")]
+    found += [Case(b, shape, batch, pdl=True) for shape, batch in (("glm", 12), ("dsv3", 24)) for b in WITH_PDL]
+    found += [Case(b, shape, batch) for batch in (12, 48, 3) for b in FLASHINFER for shape in both]
+    found += [Case(b, shape, batch, pdl=True) for batch in (24, 6) for b in FLASHINFER for shape in both]
+    return [
+        *found,
+        *(Case(b, "glm", 8) for b in CHAINED),
+        *(Case(b, "glm", 32, streams=2) for b in ("ar_norm", "mhc_post")),
+        *(Case("silu_fp8", shape, 32, pdl=True) for shape in both),
+        *(Case(b, "glm", 2) for b in FLASHINFER),
+    ]
+
+
 @dataclass
 class Built:
     """A captured graph, the half-open node range of each site, and what must stay alive."""

@@ -155,12 +155,14 @@ def of_rows(rows: Sequence[Any], fused: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def groups(which: str) -> list[tuple[str, Make]]:
-    """Every group of a set ("first", "second", "third") by name, in an order that any early end leaves mixed."""
+    """Every group of a set ("first" to "fourth") by name, in an order that any early end leaves mixed."""
     if which == "first":
         return _first()
     if which == "second":
         return _mixed(lab_cases.second_chains(), second_models())
-    return _mixed(lab_cases.third_chains(), third_models())
+    if which == "third":
+        return _mixed(lab_cases.third_chains(), third_models())
+    return _mixed(lab_cases.fourth_chains(), fourth_models())
 
 
 def _chains(cases: Sequence[lab_cases.Case]) -> list[tuple[str, Make]]:
@@ -203,6 +205,13 @@ def third_models() -> list[Model]:
     found = models((8, 32, 2), {8})
     found.insert(7, _whole(16))
     found.append(_whole(1))
+    return found
+
+
+def fourth_models() -> list[Model]:
+    """Batches that no set held."""
+    found = models((12, 48), set())
+    found.insert(5, _whole(8))
     return found
 
 

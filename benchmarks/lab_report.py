@@ -29,13 +29,14 @@ SETS = {
     "first": ("h200_lab", "The lab set on one"),
     "second": ("h200_lab2", "The lab's second set, each case on one"),
     "third": ("h200_lab3", "The lab's third set, each case on one"),
+    "fourth": ("h200_lab4", "The lab's fourth set, each case on one"),
 }
 LARGE = 0.01
 #: What the traces know of a case besides times: launches of the split step and of the candidate.
 COUNTS = ("launches", "fused_launches")
 
 
-def write(folders: list[Path], results: Path, which: str = "third", anew: bool = False) -> int:
+def write(folders: list[Path], results: Path, which: str = "fourth", anew: bool = False) -> int:
     """Cases and summary of a set from the folders that `run` filled."""
     cases = [row for folder in folders for row in joined(folder, anew)]
     cases.sort(key=lambda row: (row["held_out"], row["case"]))
