@@ -16,6 +16,7 @@ from fusionscope.analysis.differing import incomparable
 from fusionscope.analysis.estimate import Estimate
 from fusionscope.analysis.observed import ONCE
 from fusionscope.analysis.ranks import batch_of
+from fusionscope.analysis.serving import Serving
 from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import BELOW_MARGIN, NOT_MEASURABLE, OBSERVED, SLOWER, WORTH_MERGING, Verdict
@@ -181,12 +182,12 @@ def batch_row(found: Comparison, verdict: Verdict | None, guess: Estimate | None
     )
 
 
-def rows_of(pairs: Sequence[Comparison], margin: float) -> list[BatchRow]:
-    """A row for each pair."""
+def rows_of(pairs: Sequence[Comparison], margin: float, serving: Serving | None = None) -> list[BatchRow]:
+    """A row for each pair; serving runs whose acceptance length fell forbid a win."""
     rows = []
     for one in pairs:
         guess = predicted(one, margin)
-        rows.append(batch_row(one, verdict_of(one, guess), guess))
+        rows.append(batch_row(one, verdict_of(one, guess, serving), guess))
     return rows
 
 

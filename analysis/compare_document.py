@@ -6,14 +6,15 @@ import numpy as np
 
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.paired_rows import Cell
+from fusionscope.analysis.serving import Serving
 from fusionscope.analysis.summary_lines import predicted, verdict_of
 from fusionscope.analysis.summary_ranks import ranks_beside
 from fusionscope.analysis.tables import number
 from fusionscope.analysis.verdict import us, with_prediction
 
 
-def document(found: Comparison) -> dict[str, object]:
-    """Every field is documented in docs/reading-a-report.md."""
+def document(found: Comparison, serving: Serving | None = None) -> dict[str, object]:
+    """Every field is documented in docs/reading-a-report.md. Serving runs can forbid what is quoted."""
 
     def both(value: str) -> dict[str, object]:
         return {
@@ -75,7 +76,7 @@ def document(found: Comparison) -> dict[str, object]:
             "between_captures_ns": number(found.between_ns) if found.between_ns else None,
             "verdict": found.measured.document(),
         },
-        "quote": quote_of(found),
+        "quote": quote_of(found, serving),
         "ranks": ranks_document(found),
         "differs": _both(found.differs),
         "incomparable": _both(found.incomparable),
@@ -88,10 +89,10 @@ def _both(fields: dict[str, tuple[str, str]]) -> dict[str, dict[str, str]]:
     return {name: {"base": before, "candidate": after} for name, (before, after) in fields.items()}
 
 
-def quote_of(found: Comparison) -> str | None:
+def quote_of(found: Comparison, serving: Serving | None = None) -> str | None:
     """The one sentence of a comparison: what was measured decides, and the prediction stands beside it."""
     guess = predicted(found, found.margin)
-    decided = verdict_of(found, guess)
+    decided = verdict_of(found, guess, serving)
     if decided is None or guess is None or decided.kind == "predicted":
         return decided.quote if decided else None
     low, high = guess.interval_ns

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, WORTH_MERGING, Verdict
+from fusionscope.analysis.verdict import BELOW_MARGIN, INCONCLUSIVE, WORDS, WORTH_MERGING, Verdict
 from fusionscope.profiler.readers.serving_json import ServingRun
 
 
@@ -150,8 +150,15 @@ def guarded(verdict: Verdict, found: Serving) -> Verdict:
         return verdict
     if verdict.class_ not in (WORTH_MERGING, BELOW_MARGIN):
         return verdict
-    sentence = f"Undecided whatever the time: {found.acceptance.sentence()} On time alone: {verdict.sentence}"
-    return replace(verdict, class_=INCONCLUSIVE, sentence=sentence)
+    fell = found.acceptance
+    sentence = f"Undecided whatever the time: {fell.sentence()} On time alone: {verdict.sentence}"
+    # What was to be quoted ends in the class and what would change that; both are others now.
+    said = verdict.quote.rpartition(f": {WORDS[verdict.class_]}")[0]
+    quote = (
+        f"{said}: {WORDS[INCONCLUSIVE]}, since the acceptance length fell beyond its noise ({fell.base:.3g} -> "
+        f"{fell.candidate:.3g})."
+    )
+    return replace(verdict, class_=INCONCLUSIVE, sentence=sentence, quote=quote)
 
 
 def sentences(found: Serving) -> list[str]:

@@ -81,7 +81,7 @@ def written(
     for one in found:
         decided = verdict_of(one, predicted(one, options.margin), options.serving)
         told = decided.document() if decided else None
-        pairs.append({"name": pair_name(one, found), "verdict": told, **document(one)})
+        pairs.append({"name": pair_name(one, found), "verdict": told, **document(one, options.serving)})
     gates = None
     if outcome is not None:
         gates = {"exit_code": outcome.exit_code, "failed": outcome.failed, "sentences": outcome.sentences}
@@ -127,8 +127,12 @@ def _head(among: list[Comparison], ranks: tuple[Ranks, Ranks], options: Options)
     title: Line = (data(options.title, 200),) if options.title else said
     found: list[Block] = [Heading(title), Paragraph(tuple(lines)), *table]
     if len(among) > 1:
-        found.append(pairs_table(among[:PAIRS], options.margin))
-    last = [gate_line(among, options.margin), None if lead.incomparable else waits, notes_line(lead, *ranks)]
+        found.append(pairs_table(among[:PAIRS], options.margin, options.serving))
+    last = [
+        gate_line(among, options.margin, options.serving),
+        None if lead.incomparable else waits,
+        notes_line(lead, *ranks),
+    ]
     said_last = [one for one in last if one is not None]
     if options.serving is not None:
         said_last.append(serving_line(options.serving))
@@ -171,7 +175,7 @@ def _folds(
     found: list[Block] = []
     for one, both in list(zip(among, ranks, strict=True))[:folded]:
         command = options.command if one is among[0] else ""
-        fold = details(one, both, command, max(room, 0) // folded)
+        fold = details(one, both, command, max(room, 0) // folded, options.serving)
         if one is not among[0] and not one.incomparable:
             name: Line = (data(pair_name(one, among)), ": kernels, runs")
             fold = Fold(name, (Paragraph((fired(one),)), *kernel_table(one, both), *fold.blocks))

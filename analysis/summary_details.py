@@ -27,20 +27,23 @@ from fusionscope.analysis.differing import machine
 from fusionscope.analysis.paired_rows import Cell, Row
 from fusionscope.analysis.quantities import launch_us
 from fusionscope.analysis.ranks import Ranks
+from fusionscope.analysis.serving import Serving
 from fusionscope.analysis.summary_ranks import rank_blocks
 
 #: Longest command, most variables or input files, and longest name that stand in the fold.
 COMMAND, ENTRIES, NAME = 2_000, 40, 1_000
 
 
-def details(found: Comparison, ranks: tuple[Ranks, Ranks], command: str, room: int) -> Fold:
+def details(
+    found: Comparison, ranks: tuple[Ranks, Ranks], command: str, room: int, serving: Serving | None = None
+) -> Fold:
     """The fold, with as many kernels as take `room` characters of Markdown; the rest is counted."""
     sides = (("before", found.base), ("after", found.candidate))
     commands = [shlex.join(run.info.command) for _, run in sides if run.info.command]
     text = "\n".join(part[:COMMAND] for part in (*dict.fromkeys(commands), command) if part)
     points = [point for side, run in sides for point in _run_points(side, run)]
     blocks: list[Block] = [Verbatim(text)] if text else []
-    if (quote := quote_of(found)) and not found.incomparable:
+    if (quote := quote_of(found, serving)) and not found.incomparable:
         blocks += [Paragraph((line("In one sentence, to quote:"),)), Verbatim(quote)]
     blocks.append(Listing(tuple(points)))
     if len(found.differs) > 1:

@@ -7,6 +7,7 @@ from fusionscope.analysis.blocks import Line, Table, bold, data, line
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.observed import alone
 from fusionscope.analysis.quantities import in_us, pair, percent
+from fusionscope.analysis.serving import Serving
 from fusionscope.analysis.summary_lines import WORDS, predicted, verdict_of
 from fusionscope.analysis.verdict import OBSERVED
 
@@ -19,15 +20,15 @@ def pair_name(found: Comparison, among: list[Comparison]) -> str:
     return found.candidate.title
 
 
-def pairs_table(among: list[Comparison], margin: float) -> Table:
+def pairs_table(among: list[Comparison], margin: float, serving: Serving | None = None) -> Table:
     """One row a pair: launches, step, saving with interval, verdict, and how it is known."""
     head = ("run", "launches", "step, untraced", "saving [95 %]", "of the step", "verdict")
-    return Table(tuple(line(text) for text in head), tuple(_row(one, among, margin) for one in among))
+    return Table(tuple(line(text) for text in head), tuple(_row(one, among, margin, serving) for one in among))
 
 
-def gate_line(among: list[Comparison], margin: float) -> Line | None:
+def gate_line(among: list[Comparison], margin: float, serving: Serving | None = None) -> Line | None:
     """Up to how many tokens the fusion is worth switching on; None where the pairs are no series of batches."""
-    rows = rows_of(among, margin)
+    rows = rows_of(among, margin, serving)
     if len({row.tokens for row in rows}) < len(rows) or len(rows) < 2:
         return None
     decided = gate(rows)
@@ -37,14 +38,14 @@ def gate_line(among: list[Comparison], margin: float) -> Line | None:
     return (bold("Gate:"), f" {decided.sentence[0].lower()}{decided.sentence[1:]}{control}")
 
 
-def _row(found: Comparison, among: list[Comparison], margin: float) -> tuple[Line, ...]:
+def _row(found: Comparison, among: list[Comparison], margin: float, serving: Serving | None) -> tuple[Line, ...]:
     name = line(data(pair_name(found, among)))
     launches = f"{found.base.forward.launches} -> {found.candidate.forward.launches}"
     if found.incomparable:
         why = ", ".join(found.incomparable)
         return (name, (launches,), ("",), ("",), ("",), (f"not comparable ({why})",))
     guess = predicted(found, margin)
-    decided = verdict_of(found, guess)
+    decided = verdict_of(found, guess, serving)
     word = WORDS[decided.class_][0] if decided else "no known fusion"
     if decided is not None and decided.kind == OBSERVED:
         word += f", observed in {alone(found.captures)}"

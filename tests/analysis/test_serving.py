@@ -87,12 +87,16 @@ def accepted(before: tuple[float, ...], after: tuple[float, ...]) -> Serving:
 
 
 def test_an_acceptance_length_that_falls_beyond_its_noise_forbids_a_positive_verdict() -> None:
-    good = judge(10.0, (9.0, 11.0), 1000.0, 1.0, kind="measured")
+    good = judge(10.0, (9.0, 11.0), 1000.0, 1.0, kind="measured", subject="fusing x at 3 sites")
     assert good.class_ == "worth_merging"
     fell = accepted((3.10, 3.11, 3.09), (2.90, 2.91, 2.89))
     assert fell.acceptance is not None and fell.acceptance.dropped
     made = guarded(good, fell)
     assert made.class_ == "inconclusive" and "it fell beyond its noise" in made.sentence
+    assert made.quote == (
+        "Measured: fusing x at 3 sites saves 0.01 us [0.01 us, 0.01 us] of 1.00 us (1.00%), 10.0 times the noise "
+        "floor: undecided, since the acceptance length fell beyond its noise (3.1 -> 2.9)."
+    )
     for kept in (
         accepted((3.10, 3.0, 3.2), (3.08, 3.0, 3.2)),
         accepted((3.1, 3.11), (3.3, 3.31)),

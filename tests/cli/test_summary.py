@@ -172,6 +172,13 @@ def test_an_acceptance_length_that_fell_forbids_a_positive_verdict(summary: Any,
     answer = summary(*args, "--fail-if", "inconclusive")
     assert answer.code == 1 and "it fell beyond its noise" in answer.err
     assert answer.out.splitlines()[0].endswith(", undecided") and "**Verdict: undecided**" in answer.out
+    assert "worth merging on time alone;" not in answer.out
+    assert (
+        "undecided, since the acceptance length fell beyond its noise (3 -> 2.5)"
+        in summary(*args, "--json").json["quote"]
+    )
+    series = ("--base", "split16", "split", "--candidate", "fused", "fused16", "--margin", "0.01%", *args[2:])
+    assert "**Gate:** fuse at none of the measured sizes (undecided)." in summary(*series).out
     assert summary("split", "fused", "--fail-if", "inconclusive").code == 0
 
 
