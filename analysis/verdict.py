@@ -173,7 +173,8 @@ def confidence_of(
 ) -> float:
     """Probability that the saving is of its class, for a normal interval or Student's t, and at least the interval's.
 
-    Undecided: that it is worth merging, or that it is not, whichever is likelier.
+    Undecided: that it is worth merging, or that it is not, whichever is likelier, and at most the interval's, since an
+    answer of more is no doubt.
     """
     from scipy import stats
 
@@ -191,7 +192,9 @@ def confidence_of(
         least, most = bounds[name]
         return max(float(saving.cdf(most) - saving.cdf(least)), _INTERVAL)
     above = float(saving.sf(most))
-    return max(above, _INTERVAL if name == WORTH_MERGING else 1 - above)
+    if name == WORTH_MERGING:
+        return max(above, _INTERVAL)
+    return min(max(above, 1 - above), _INTERVAL)
 
 
 def us(ns: float) -> str:

@@ -1,11 +1,17 @@
 """How far the measurement itself can be trusted: A/A comparisons, injected delays, and the knock-out of a known graph.
 
-    python benchmarks/lab.py noise OUT --make FILE --only knockout,place,aa,power --process K --seconds S
+    python benchmarks/lab.py noise OUT --make FILE --only knockout,place,rounds --process K --of N --seconds S
 
 The graph is that of the sample `h200_ar_norm`: 45 layers of two GEMMs and one ar_norm site, built by its own make.py.
 Every comparison captures each arm anew, several times, as `fusionscope ab` does, and leaves the block values of every
 capture as a line of OUT/noise.jsonl; lab_noise_report.py judges them. Processes with other numbers draw other places
 for the captures' buffers.
+
+`rounds`: N processes on one GPU take turns, one capturing and timing while the others wait. In each of the first
+AA_ROUNDS rounds every process compares the program with itself, and the N of them are one comparison of `ab`. The
+median noise floor that `ab` tells of those is the delay that the candidates of all later rounds carry, once and twice.
+Nothing else differs between the two kinds of rounds: the same graph, the same spinning kernel in all arms, as many
+captures and blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ import gc
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,18 +37,21 @@ from fusionscope.profiler.capture.clocks import Clocks
 from fusionscope.profiler.capture.graph_copies import CudaGraphs
 from fusionscope.profiler.capture.placement import padding
 
-PARTS = ("knockout", "place", "aa", "power")
-CAPTURES, BLOCKS, REPLAYS = 4, 6, 2
-#: Blocks of a trial with delays, and processes of a comparison, as `ab` has by default.
-POWER_BLOCKS, PROCESSES = 4, 3
-#: Clock cycles of a spin that covers what the host takes to launch a graph.
-COVER = 200_000
-#: Of the time that a process has, comparisons of the program with itself take this part; delays take the rest.
-AA_SHARE = 0.7
-#: A spinning kernel in both arms: only its length differs.
+PARTS = ("knockout", "place", "rounds")
+#: Captures of each arm in a process, blocks, and timed replays in a turn, of every round.
+CAPTURES, BLOCKS, REPLAYS = 4, 4, 3
+#: Rounds that compare the program with itself, before the first with a delay.
+AA_ROUNDS = 30
+#: Clock cycles of spins that cover what the host takes to launch a graph: 0.1 and 0.3 ms.
+COVER, LONG_COVER = 200_000, 600_000
+#: A spinning kernel in every arm of a round: only its length differs.
 SHORT_NS = 1000
 #: Captures that are knocked out in one process, blocks of each, and blocks of the captures whose places are compared.
 KNOCKED, KNOCKED_BLOCKS, PLACED, PLACED_BLOCKS = 6, 15, 6, 12
+#: Blocks of every way of launching.
+LAUNCHED_BLOCKS = 8
+#: Seconds in which a process must have taken its turn.
+PATIENCE = 60.0
 
 
 def work(options: argparse.Namespace) -> int:
@@ -55,30 +64,87 @@ def work(options: argparse.Namespace) -> int:
     if "knockout" in wanted:
         for k in range(KNOCKED):
             add(file, {"what": "knockout", **facts, "capture": k, **knock_out(bench, k)})
-        bench.clear()
+            bench.clear()
+            if time.monotonic() > begin + options.seconds:
+                break
     if "place" in wanted:
         add(file, {"what": "place", **facts, **places(bench)})
         bench.clear()
-    clocks = Clocks()
-    if "aa" in wanted:
-        until = begin + options.seconds * (AA_SHARE if "power" in wanted else 1.0)
-        for trial in _until(until):
-            add(
-                file,
-                {"what": "aa", **facts, "trial": trial, **against_itself(bench, trial), "mhz": clocks.read().sm_mhz},
-            )
-    if "power" in wanted:
-        mde = _mde(file)
-        for trial in _until(begin + options.seconds):
-            add(file, {"what": "power", **facts, "trial": trial, **injected(bench, mde, trial)})
+    if "rounds" in wanted:
+        rounds(bench, file, facts, options.of, begin + options.seconds)
     return 0
 
 
-def _until(end: float) -> Iterator[int]:
-    trial = 0
-    while time.monotonic() < end:
-        yield trial
-        trial += 1
+def rounds(bench: Bench, file: Path, facts: Mapping[str, Any], of: int, end: float) -> None:
+    """Comparisons with itself, and then with delays, until the time of the first of the processes is up.
+
+    The lines of one comparison have the same `first` (number of the first process) and `trial`.
+    """
+    first = bench.process - bench.process % of
+    turns = Turns(file.parent, first, bench.process % of, of)
+    clocks = Clocks()
+    on = CudaGraphs()
+    cycle = on.ns_per_cycle()
+    on.close()
+    bench.capture("split", "warm")
+    bench.clear()
+    turns.wait_for_all()
+    mde = 0.0
+    while (number := turns.mine(end)) is not None:
+        facts_of = {**facts, "first": first, "of": of, "trial": number}
+        if number < AA_ROUNDS:
+            longer = {measure.BASE: 0.0, measure.CANDIDATE: 0.0}
+        else:
+            mde = mde or _mde(file, first, of)
+            longer = {measure.BASE: 0.0, "once": mde, "twice": 2 * mde}
+        what = "aa" if number < AA_ROUNDS else "power"
+        add(file, {"what": what, **facts_of, **trial(bench, cycle, longer, number), "mhz": clocks.read().sm_mhz})
+        turns.pass_on()
+
+
+class Turns:
+    """Processes of one GPU that take turns: a file holds the number of turns that were taken, or that it is over."""
+
+    def __init__(self, folder: Path, first: int, place: int, of: int) -> None:
+        self._folder, self._first, self._place, self._of = folder, first, place, of
+        self._file = folder / f"turn{first}"
+
+    def wait_for_all(self) -> None:
+        """Return when every process has built and captured, so that none is disturbed by another's beginning."""
+        (self._folder / f"ready{self._first + self._place}").touch()
+        until = time.monotonic() + PATIENCE
+        while not all((self._folder / f"ready{self._first + k}").exists() for k in range(self._of)):
+            self._rest(until)
+
+    def mine(self, end: float) -> int | None:
+        """The number of the round as soon as it is this process's turn; None when the first of them ended it."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            said = self._file.read_text() if self._file.exists() else "0"
+            if said == "end":
+                return None
+            if int(said) % self._of == self._place:
+                number = int(said) // self._of
+                if self._place == 0 and time.monotonic() >= end:
+                    self._write("end")
+                    return None
+                return number
+            self._rest(until)
+
+    def pass_on(self) -> None:
+        """The next process's turn."""
+        self._write(str(int(self._file.read_text() if self._file.exists() else "0") + 1))
+
+    def _write(self, text: str) -> None:
+        whole = self._file.with_suffix(f".{self._place}")
+        whole.write_text(text)
+        whole.replace(self._file)
+
+    @staticmethod
+    def _rest(until: float) -> None:
+        if time.monotonic() > until:
+            raise TimeoutError("another process did not take its turn")
+        time.sleep(0.002)
 
 
 def sample(path: Path) -> Any:
@@ -149,7 +215,12 @@ def behind(sizes: tuple[int, ...]) -> Iterator[None]:
 
 
 def knock_out(bench: Bench, k: int) -> dict[str, Any]:
-    """One capture by the sample's own procedure and by this project's, ns: both kernels, the norms, the all-reduces."""
+    """One capture by the sample's own procedure and by this project's, ns: both kernels, the norms, the all-reduces.
+
+    `launched` has in the same blocks what the ways of launching and timing make of it: the base by its graph (`split`)
+    or by a copy with nothing disabled (`copy`), launched as the sample does, as this project does, and each behind a
+    spin that covers what the host takes.
+    """
     made, on = bench.made, CudaGraphs()
     graph, ranges = bench.capture("split", "split", k)
     one, _ = bench.capture("fused", "fused", k)
@@ -158,8 +229,8 @@ def knock_out(bench: Bench, k: int) -> dict[str, Any]:
         "ar": lambda i, j: [i],
         "norm": lambda i, j: [j - 1],
     }
-    arms = {"split": graph.replay, "fused": one.replay}
-    arms |= {name: made.knocked_out(graph, ranges, pick) for name, pick in picks.items()}
+    theirs = {name: made.knocked_out(graph, ranges, pick) for name, pick in picks.items()}
+    arms = {"split": graph.replay, "fused": one.replay, **theirs}
     taken: dict[str, list[float]] = {name: [] for name in arms}
     for launch in arms.values():
         for _ in range(10):
@@ -169,23 +240,50 @@ def knock_out(bench: Bench, k: int) -> dict[str, Any]:
         for arm in [*order, *picks]:
             taken[arm] += [made.timed(arms[arm]) for _ in range(10)]
     cost = measure.disabled_node_ns(graphs=on)
-    launches = {"split": graph.replay, "copy": on.without(graph, [])}
-    launches |= {name: on.without(graph, [n for i, j in ranges for n in pick(i, j)]) for name, pick in picks.items()}
-    covered = {arm: statistics.median(v) for arm, v in _timed(launches, KNOCKED_BLOCKS, k, _behind_a_spin(on)).items()}
     ours = {}
     for name, pick in picks.items():
         nodes = [node for i, j in ranges for node in pick(i, j)]
         found = measure.knockout(graph, nodes, blocks=KNOCKED_BLOCKS, disabled_ns=cost, graphs=on)
         ours[name] = {"base": found.base_ns, "raw": found.raw_ns, "nodes": found.nodes}
+    fused = {"fused": one.replay, "fused copy": on.without(one, [])}
+    here = {"split": graph.replay, "copy": on.without(graph, []), **fused}
+    here |= {name: on.without(graph, [n for i, j in ranges for n in pick(i, j)]) for name, pick in picks.items()}
+    there = {"split": graph.replay, "copy": made.knocked_out(graph, ranges, lambda i, j: []), **theirs}
+    ways: dict[str, tuple[Mapping[str, Any], Callable[[Any], int]]] = {
+        "theirs": (there, lambda launch: round(made.timed(launch) * 1e3)),
+        "ours": (here, on.timed),
+        "covered": (here, _behind_a_spin(on, COVER)),
+        "long covered": (here, _behind_a_spin(on, LONG_COVER)),
+    }
+    timers = {
+        f"{way}: {arm}": (lambda launch=launch, timed=timed: timed(launch))
+        for way, (launches, timed) in ways.items()
+        for arm, launch in launches.items()
+    }
+    rows = measure.in_blocks(timers, LAUNCHED_BLOCKS, REPLAYS, seed=k)
     late = measure.delay(graph, [j - 1 for _, j in ranges], 2.0, blocks=6, graphs=on)
+    launching = {name: _launching(launch) for name, launch in here.items()}
     on.close()
     return {
         "sample": {name: round(statistics.median(times) * 1e3) for name, times in taken.items()},
         "ours": ours,
-        "covered": covered,
+        "launched": {arm: statistics.median(ns for _, name, ns in rows if name == arm) for arm in timers},
+        "host_launch_ns": launching,
         "disabled_node_ns": cost,
         "criticality": late.criticality,
     }
+
+
+def _launching(launch: Callable[[], object]) -> float:
+    """What the host takes for a launch on an idle GPU, ns."""
+    times = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        launch()
+        times.append(time.perf_counter_ns() - begin)
+    torch.cuda.synchronize()
+    return float(statistics.median(times))
 
 
 def places(bench: Bench) -> dict[str, Any]:
@@ -198,34 +296,22 @@ def places(bench: Bench) -> dict[str, Any]:
     return {"blocks": _timed({name: graph.replay for name, graph in named.items()}, PLACED_BLOCKS, bench.process)}
 
 
-def against_itself(bench: Bench, trial: int) -> dict[str, Any]:
-    """One program as base and as candidate, each captured several times."""
-    begin = time.monotonic()
-    arms = _arms(measure.BASE, measure.CANDIDATE)
-    named = {arm: bench.capture("split", "aa", trial, arm)[0] for arm in arms}
-    found = _timed({arm: graph.replay for arm, graph in named.items()}, BLOCKS, 1000 * bench.process + trial)
-    del named
-    bench.clear()
-    return {"blocks": found, "seconds": round(time.monotonic() - begin, 3)}
-
-
-def injected(bench: Bench, mde: float, trial: int) -> dict[str, Any]:
-    """A spinning kernel in the middle of the graph: as long in one candidate, longer by one and two MDE in two."""
+def trial(bench: Bench, cycle: float, longer: Mapping[str, float], number: int) -> dict[str, Any]:
+    """Arms of one program, each captured several times, with a spinning kernel that is longer by so many ns in each."""
     begin, on = time.monotonic(), CudaGraphs()
-    cycle = on.ns_per_cycle()
     short = round(SHORT_NS / cycle)
-    longer = {measure.BASE: 0, "same": 0, "once": round(mde / cycle), "twice": round(2 * mde / cycle)}
+    more = {kind: round(ns / cycle) for kind, ns in longer.items()}
     launches = {}
     for arm in _arms(*longer):
-        graph = bench.capture("split", "power", trial, arm)[0]
-        launches[arm] = on.delayed(graph, [len(on.nodes(graph)) // 2], short + longer[arm.split()[0]])
-    found = _timed(launches, POWER_BLOCKS, 500_000 + 1000 * bench.process + trial)
+        graph = bench.capture("split", "trial", number, arm)[0]
+        launches[arm] = on.delayed(graph, [len(on.nodes(graph)) // 2], short + more[arm.split()[0]])
+    found = _timed(launches, BLOCKS, 1000 * bench.process + number)
     on.close()
     del launches, graph
     bench.clear()
     return {
         "blocks": found,
-        "injected_ns": {kind: more * cycle for kind, more in longer.items()},
+        "injected_ns": {kind: cycles * cycle for kind, cycles in more.items()},
         "seconds": round(time.monotonic() - begin, 3),
     }
 
@@ -236,37 +322,34 @@ def _arms(*kinds: str) -> list[str]:
     return [arm for of_each in zip(*names, strict=True) for arm in of_each]
 
 
-def _timed(
-    launches: dict[str, Any], blocks: int, seed: int, timed: Callable[[Any], int] | None = None
-) -> dict[str, list[float]]:
+def _timed(launches: Mapping[str, Any], blocks: int, seed: int) -> dict[str, list[float]]:
     """Block values of each arm, ns."""
-    timed = timed or CudaGraphs().timed
-    timers = {arm: (lambda launch=launch: timed(launch)) for arm, launch in launches.items()}
+    on = CudaGraphs()
+    timers = {arm: (lambda launch=launch: on.timed(launch)) for arm, launch in launches.items()}
     timings = measure.as_table(measure.in_blocks(timers, blocks, REPLAYS, seed=seed))
     return {arm: ab.block_values(timings, arm).tolist() for arm in launches}
 
 
-def _behind_a_spin(on: CudaGraphs) -> Callable[[Any], int]:
+def _behind_a_spin(on: CudaGraphs, cycles: int) -> Callable[[Any], int]:
     """A timer that keeps the GPU busy while the host launches, so that the launch is in no time."""
 
     def timed(launch: Any) -> int:
-        torch.cuda._sleep(COVER)
+        torch.cuda._sleep(cycles)
         return on.timed(launch)
 
     return timed
 
 
-def _mde(file: Path) -> float:
-    """The median noise floor of comparisons with itself over three processes; the same for every process, ns."""
-    rows = lines(file)
-    told = [row["ns"] for row in rows if row["what"] == "mde"]
+def _mde(file: Path, first: int, of: int) -> float:
+    """The median noise floor that `ab` tells of the comparisons with itself; the same for every process, ns."""
+    mine = [row for row in lines(file) if row.get("first") == first]
+    told = [row["ns"] for row in mine if row["what"] == "mde"]
     if told:
         return float(told[0])
     trials: dict[int, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["what"] == "aa":
-            trials.setdefault(row["trial"], []).append(row)
-    whole = [of_trial[:PROCESSES] for of_trial in trials.values() if len(of_trial) >= PROCESSES]
+    for row in mine:
+        trials.setdefault(row["trial"], []).append(row)
+    whole = [of_trial for of_trial in trials.values() if len(of_trial) == of]
     mde = float(np.median([compared(of_trial).mde_ns or 0.0 for of_trial in whole]))
-    add(file, {"what": "mde", "ns": mde, "comparisons": len(whole), "processes": PROCESSES})
+    add(file, {"what": "mde", "first": first, "of": of, "ns": mde, "comparisons": len(whole)})
     return mde
