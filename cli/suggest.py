@@ -85,4 +85,5 @@ def render(found: Analysed, made: list[Suggestion]) -> RenderableType:
         "The ceiling is what the step would gain if the chain cost nothing, not what a fusion saves. As a rules file "
         f"(`fusionscope suggest {shlex.quote(found.title)} --toml`), the first is:"
     )
-    return Group(table, Text(note), Text(made[0].toml.rstrip()))
+    # Whole lines whatever the width: a line broken inside a string could not be pasted.
+    return Group(table, Text(note), Text(made[0].toml.rstrip(), no_wrap=True, overflow="ignore"))

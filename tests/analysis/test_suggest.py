@@ -97,6 +97,8 @@ def test_a_chain_of_one_kernel_again_and_again_does_not_overlap_itself(
         ("kineto_mi300x_sglang_decode.json.gz", "", 0),
         ("kineto_mi300x_vllm_decode_full_graph.json.gz", "", 0),
         ("h200_ar_norm/split.nsys.sqlite", "ar_norm", 44),
+        # Kernels that take long at some places and are short at others.
+        ("kineto_v100_graphs_rank1of2.json.gz", "", 0),
     ],
 )
 def test_samples_round_trip(samples: Path, tmp_path: Path, file: str, kind: str, sites: int) -> None:

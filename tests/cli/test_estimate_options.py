@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,18 @@ def test_suggest_prints_rules_that_attribute_takes(run: Any, tmp_path: Path) -> 
     told = run("attribute", "example", "--rules", str(rules), "--json").json["boundaries"]
     assert {b["boundary"]: b["sites"] for b in told}[best["name"]] == best["sites"]
     assert run("suggest", "example", "--toml", "--json").code == 2
+
+
+def test_the_rules_that_suggest_shows_can_be_pasted_whatever_the_names_length(
+    fusionscope: Any, samples: Path, tmp_path: Path
+) -> None:
+    assert fusionscope("import", samples / "kineto_mi300x_sglang_decode.json.gz", "--name", "b").code == 0
+    shown = "[[boundary]]" + fusionscope("suggest", "b").out.partition("[[boundary]]")[2]
+    assert max(map(len, shown.splitlines())) > 160 and fusionscope("suggest", "b", "--toml").out.startswith(shown)
+    (rules := tmp_path / "pasted.toml").write_text(shown, encoding="utf-8")
+    (one,) = tomllib.loads(shown)["boundary"]
+    answer = fusionscope("estimate", "b", "--rules", rules, "--boundary", one["name"], "--json")
+    assert answer.json["sites"] == 36 and answer.json["break_even_us"] > answer.json["target_us"] > 0
 
 
 def test_a_stored_knock_out_stands_beside_the_ceiling(fusionscope: Any, tmp_path: Path) -> None:
