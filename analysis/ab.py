@@ -39,7 +39,8 @@ Floats = NDArray[np.float64]
 _FAR = 256
 #: With so many captures of each arm in a process, what they differ by is the noise floor; two tell too little of it.
 _ENOUGH = 3
-_DECIDED = (WORTH_MERGING, BELOW_MARGIN, SLOWER)
+#: Classes that say faster or slower.
+DECIDED = (WORTH_MERGING, BELOW_MARGIN, SLOWER)
 
 
 def block_values(timings: pd.DataFrame, arm: str) -> pd.Series:
@@ -226,7 +227,7 @@ def _decided(
         equivalent=equivalent, error=error,
     )  # fmt: skip
     needed: int | None = 0
-    doubt = _doubt(found, control is None) if verdict.class_ in _DECIDED and not found.sure() else ""
+    doubt = _doubt(found, control is None) if verdict.class_ in DECIDED and not found.sure() else ""
     if doubt:
         needed = None
         quote = f"{verdict.quote.partition(f': {WORDS[verdict.class_]}')[0]}: {WORDS[INCONCLUSIVE]}; {doubt}"

@@ -1,11 +1,13 @@
 """Judges what lab_noise.py left: false alarms, delays found, knock-outs, and what captures in drawn places differ by.
 
-    python benchmarks/lab_noise_report.py FOLDER…     writes results/h200_lab_noise.jsonl and .json
+    python benchmarks/lab_noise_report.py FOLDER…     adds to results/h200_lab_noise.jsonl, and writes the .json
     python benchmarks/lab_noise_report.py             makes the .json again from the stored lines
 
 FOLDER holds noise.jsonl, and in store/ runs of `fusionscope ab`. The lines keep the block values of every capture, so
 that another rule can be tried on them. A comparison of three processes takes the comparison of the same number of each
-of them; no capture is in two.
+of them; no capture is in two. Lines with `first` are rounds in which processes took turns, with delays that were chosen
+from the A/A rounds before them; those without were measured before there were such rounds, and their delays were
+chosen from another setting: only what they say of a program against itself is used.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 from lab import lines
 from lab_noise_compare import compared
+from scipy import stats
 
 from fusionscope.analysis import ab
 from fusionscope.profiler.store import Store
@@ -29,6 +32,8 @@ RESULTS = Path(__file__).parent / "results"
 PROCESSES = 3
 #: Medians of the sample's knockout.json, us.
 SAMPLE = {"both": 952.27 - 812.54, "ar": 952.27 - 881.41, "norm": 952.27 - 903.14}
+#: Ways of launching and timing a knock-out (see `lab_noise.knock_out`).
+WAYS = ("theirs", "ours", "covered", "long covered")
 Rows = Sequence[dict[str, Any]]
 
 
@@ -36,7 +41,7 @@ def main(folders: list[str]) -> int:
     """Write both files and print the summary."""
     stored = RESULTS / "h200_lab_noise.jsonl"
     if folders:
-        rows = [_short(row) for folder in folders for row in collected(Path(folder))]
+        rows = [*lines(stored), *(_short(row) for folder in folders for row in collected(Path(folder)))]
         stored.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows), encoding="utf-8")
     made = report(lines(stored))
     print(json.dumps(made, indent=1))
@@ -72,21 +77,14 @@ def report(rows: Rows) -> dict[str, Any]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(row["what"], []).append(row)
-    same = [*kinds.get("aa", []), *kinds.get("power", [])]
+    same = [*kinds.get("aa", []), *(row for row in kinds.get("power", []) if "same" in row["blocks"])]
     found: dict[str, Any] = {"gpu": next(row["gpu"] for row in rows if "gpu" in row)}
     found["against_itself"] = {
         "one_process": told([compared([row], candidate=_alike(row)) for row in same]),
         "three_processes": told([compared(of, candidate=_alike(of[0])) for of in together(same)]),
     }
-    power = kinds.get("power", [])
-    found["delays"] = {
-        name: {
-            "one_process": seen([compared([row], candidate=name) for row in power], power, name),
-            "three_processes": seen([compared(of, candidate=name) for of in together(power)], power, name),
-        }
-        for name in ("once", "twice")
-    }
-    found["noise_floor_injected_us"] = [round(row["ns"] / 1e3, 2) for row in kinds.get("mde", [])]
+    found["rounds"] = rounds([row for row in rows if "first" in row])
+    found["between_processes"] = between(rows)
     found["places"] = {f"{kind} {way}": places(kinds.get("place", []), kind, way)
                        for kind in ("split", "fused") for way in ("plain", "moved")}  # fmt: skip
     found["knockout"] = knockouts(kinds.get("knockout", []))
@@ -101,14 +99,71 @@ def _alike(row: dict[str, Any]) -> str:
 
 def together(rows: Rows) -> list[list[dict[str, Any]]]:
     """Trials of the same number from three processes each, each trial in one of them."""
-    trials: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    trials: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        trials.setdefault((row["what"], row["trial"]), []).append(row)
+        if row.get("of", PROCESSES) == PROCESSES:
+            trials.setdefault((row["what"], row.get("first"), row["trial"]), []).append(row)
     found = []
     for of_trial in trials.values():
         mine = sorted(of_trial, key=lambda row: int(row["process"]))
         found += [mine[k : k + PROCESSES] for k in range(0, len(mine) - PROCESSES + 1, PROCESSES)]
     return found
+
+
+def rounds(rows: Rows) -> dict[str, Any]:
+    """Delays of one and two noise floors of the A/A rounds before them, by the number of processes of a comparison."""
+    found: dict[str, Any] = {}
+    for of in sorted({row["of"] for row in rows}):
+        mine = [row for row in rows if row["of"] == of]
+        floors = {row["first"]: row["ns"] for row in mine if row["what"] == "mde"}
+        trials: dict[tuple[int, int], list[dict[str, Any]]] = {}
+        for row in mine:
+            if row["what"] == "power":
+                trials.setdefault((row["first"], row["trial"]), []).append(row)
+        whole = [of_trial for of_trial in trials.values() if len(of_trial) == of]
+        injected = [{"first": first, "noise_floor_us": _us(ns), "trials": sum(t[0]["first"] == first for t in whole),
+                     "comparisons_with_itself": next(r["comparisons"] for r in mine if r["what"] == "mde" and
+                                                     r["first"] == first)} for first, ns in floors.items()]  # fmt: skip
+        found[f"{of}_process{'es' if of > 1 else ''}"] = {
+            "injected": injected,
+            **{name: seen(whole, name) for name in ("once", "twice")},
+        }
+    return found
+
+
+def between(rows: Rows) -> dict[str, Any]:
+    """Whether processes differ in what they tell of two arms by more than captures in drawn places explain.
+
+    `times` is the variance between processes over what captures explain of it: 1 where processes add nothing.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["what"] == "ab":
+            runs.setdefault(row["run"], []).append(row)
+        elif row["what"] == "place":
+            # Processes of another session ran on another GPU.
+            runs.setdefault(f"sample, processes from {row['process'] // 10 * 10}", []).append(row)
+    found: dict[str, Any] = {}
+    for name, mine in runs.items():
+        savings, explained = [], []
+        for row in mine:
+            arms = [_times(row, "base"), _times(row, "candidate")]
+            if row["what"] == "place":
+                arms = [_times(row, "split moved "), _times(row, "fused moved ")]
+            savings.append(float(arms[0].mean() - arms[1].mean()))
+            explained.append(float(sum(arm.var(ddof=1) / len(arm) for arm in arms)))
+        if len(mine) > 1:
+            times = float(np.var(savings, ddof=1) / np.mean(explained))
+            found[name] = {"processes": len(mine), "times": round(times, 2)}
+    degrees = [one["processes"] - 1 for one in found.values()]
+    if degrees:
+        all_of = np.average([one["times"] for one in found.values()], weights=degrees)
+        found["all"] = {"degrees_of_freedom": sum(degrees), "times": round(float(all_of), 2)}
+    return found
+
+
+def _times(row: dict[str, Any], arm: str) -> Any:
+    return np.array([np.median(values) for name, values in row["blocks"].items() if name.startswith(arm)])
 
 
 def told(made: list[ab.Comparison]) -> dict[str, Any]:
@@ -118,25 +173,40 @@ def told(made: list[ab.Comparison]) -> dict[str, Any]:
     return {
         "comparisons": len(made),
         "classes": dict(sorted(classes.items())),
+        "said_faster_or_slower": _part(sum(classes[name] for name in ab.DECIDED), len(made)),
         "interval_without_0": out,
-        "median_noise_floor_us": _us(statistics.median(one.mde_ns or 0.0 for one in made)),
+        "median_noise_floor_us": _us(statistics.median([one.mde_ns or 0.0 for one in made])),
         "sd_of_the_saving_us": _us(float(np.std([one.saving.value_ns for one in made], ddof=1))),
     }
 
 
-def seen(made: list[ab.Comparison], rows: Rows, name: str) -> dict[str, Any]:
+def seen(trials: list[list[dict[str, Any]]], name: str) -> dict[str, Any]:
     """Comparisons in which the candidate is later by a known delay."""
-    delay = float(np.median([row["injected_ns"][name] for row in rows])) if rows else 0.0
+    made = [compared(of, candidate=name) for of in trials]
+    delays = [float(np.mean([row["injected_ns"][name] for row in of])) for of in trials]
     ends = [one.saving.interval_ns for one in made]
+    shown = sum(high < 0 for _, high in ends)
+    held = sum(low <= -delay <= high for (low, high), delay in zip(ends, delays, strict=True))
     return {
         "trials": len(made),
-        "delay_us": _us(delay),
+        "delay_us": _us(statistics.median(delays or [0.0])),
         "median_noise_floor_us": _us(statistics.median([one.mde_ns or 0.0 for one in made] or [0.0])),
-        "interval_shows_it": sum(high < 0 for _, high in ends),
-        "at_99_percent": sum(one.saving.sure() and one.saving.value_ns < 0 for one in made),
+        "found": shown,
+        "found_part": _part(shown, len(made)),
         "said_slower": sum(one.verdict.class_ == "slower" for one in made),
-        "interval_holds_it": sum(low <= -delay <= high for low, high in ends),
+        "interval_holds_it": held,
+        "holds_part": _part(held, len(made)),
+        "mean_estimate_of_the_delay_us": _us(-float(np.mean([one.saving.value_ns for one in made] or [0.0]))),
     }
+
+
+def _part(count: int, of: int) -> list[float]:
+    """A part with its exact 95 % range (Clopper and Pearson)."""
+    if not of:
+        return []
+    low = float(stats.beta.ppf(0.025, count, of - count + 1)) if count else 0.0
+    high = float(stats.beta.ppf(0.975, count + 1, of - count)) if count < of else 1.0
+    return [round(value, 3) for value in (count / of, low, high)]
 
 
 def places(rows: Rows, kind: str, way: str) -> dict[str, Any]:
@@ -165,13 +235,17 @@ def knockouts(rows: Rows) -> dict[str, Any]:
     by: dict[str, Callable[[dict[str, Any], str], float]] = {
         "ours_us": lambda row, name: row["ours"][name]["raw"],
         "by_the_samples_procedure_us": lambda row, name: row["sample"]["split"] - row["sample"][name],
-        "behind_a_spin_us": lambda row, name: row["covered"]["copy"] - row["covered"][name],
     }
-    for way, value in by.items():
-        if way.startswith("behind") and "covered" not in rows[0]:
-            continue
-        taken = {name: sorted(value(row, name) for row in rows) for name in SAMPLE}
-        found[way] = {
+    launched = [row for row in rows if "launched" in row]
+    for way in WAYS if launched else ():
+        for base in ("split", "copy"):
+            by[f"{way}, from {base}_us"] = lambda row, name, way=way, base=base: (  # type: ignore[misc]
+                row["launched"][f"{way}: {base}"] - row["launched"][f"{way}: {name}"]
+            )
+    for how, value in by.items():
+        of = launched if ", from " in how else rows
+        taken = {name: sorted(value(row, name) for row in of) for name in SAMPLE}
+        found[how] = {
             name: {
                 "median": _us(statistics.median(values)),
                 "range": [_us(values[0]), _us(values[-1])],
@@ -179,6 +253,17 @@ def knockouts(rows: Rows) -> dict[str, Any]:
             }
             for name, values in taken.items()
         }
+    if launched:
+        hosts = {name: [row["host_launch_ns"][name] for row in launched] for name in launched[0]["host_launch_ns"]}
+        found["host_takes_us"] = {name: _us(statistics.median(values)) for name, values in hosts.items()}
+        found["fusion_behind_a_spin_us"] = _us(
+            statistics.median(row["launched"]["covered: split"] - row["launched"]["covered: fused"] for row in launched)
+        )
+    found["corrected_below_the_fusion"] = sum(
+        row["ours"]["both"]["raw"] + row["ours"]["both"]["nodes"] * row["disabled_node_ns"]
+        < row["sample"]["split"] - row["sample"]["fused"]
+        for row in rows
+    )
     found["disabled_node_ns"] = round(statistics.median(row["disabled_node_ns"] for row in rows))
     found["criticality"] = round(statistics.median(row["criticality"] for row in rows), 3)
     found["fusion_us"] = _us(statistics.median(row["sample"]["split"] - row["sample"]["fused"] for row in rows))
