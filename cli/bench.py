@@ -45,7 +45,8 @@ def bench(
     counts = numbers(tokens)
     chosen = [word.strip() for word in paths.split(",") if word.strip()] + list(path or [])
     require_gpu(
-        "Timing a boundary in a graph", "with times of your own `fusionscope estimate --from TABLE.csv` goes on"
+        "Timing a boundary in a graph",
+        "with times of your own `fusionscope estimate RUN --boundary KIND --from TABLE.csv` goes on",
     )
     opened = open_store(store)
     with output.progress("timing") as progress:
@@ -95,5 +96,6 @@ def render(made: Run, rows: list[Row]) -> RenderableType:
     return Group(
         Text(f"Run {made.info.id} in {made.path}"),
         output.table(f"One site of {boundary} ({', '.join(made.info.labels)})", columns, cells, right=columns[2:6]),
-        Text(f"fusionscope estimate RUN --boundary {boundary} --from {made.path / 'bench.csv'}"),
+        *(Text(f"Warning: {text}") for text in made.info.warnings),
+        Text(f"Next: fusionscope estimate RUN --boundary {boundary} --from {made.info.name or made.info.id}"),
     )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fusionscope.cli.analysing import LikeOpt, MarginOpt, analysed, boundary_and_subtype, margin_part
 from fusionscope.cli.common import ForwardOpt, JsonOpt, RankOpt, RulesOpt, RunArg, SitesOpt, StoreOpt, emit, open_store
+from fusionscope.cli.fused import Claim, claim, from_bench, positive
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fusionscope.analysis.analysed import Analysed
     from fusionscope.analysis.baselines import Baselines
-    from fusionscope.analysis.estimate import Estimate, Fused
+    from fusionscope.analysis.estimate import Estimate
     from fusionscope.analysis.floors import Floors
     from fusionscope.analysis.knockout import Ceiling
     from fusionscope.analysis.outlook import Outlook
@@ -48,13 +48,15 @@ def estimate(
         ),
     ] = None,
     bench: Annotated[
-        Path | None,
+        str,
         typer.Option(
-            "--from", metavar="CSV", help="Take the times from a bench table: tokens, split_us, fused_us, setting."
+            "--from",
+            metavar="RUN|CSV",
+            help="Take the times from a run of `bench`, or a table: tokens, split_us, fused_us, setting.",
         ),
-    ] = None,
+    ] = "",
     bench_path: Annotated[
-        str, typer.Option("--from-path", metavar="PATH", help="Which fused path of that table, where it has several.")
+        str, typer.Option("--from-path", metavar="PATH", help="Which fused path of that bench, where it has several.")
     ] = "",
     tokens: Annotated[
         int | None, typer.Option("--tokens", min=1, help="Tokens of the step. Default: its batch.")
@@ -99,89 +101,36 @@ def estimate(
         found.info, found.run.trace.machine.get("gpu", ""), tokens=tokens, hidden=hidden, tp=tp, site_bytes=site_bytes,
         memory_bytes_per_ns=rates[0], link_bytes_per_ns=rates[1],
     )  # fmt: skip
-    if bench is None and bench_path:
-        raise FusionScopeError("--from-path names a path of a bench table: give the table with --from CSV.")
-    if bench is None:
-        fused = fused_input(speedup, fused_us, fused_launches, fused_from, isolated_split_us)
+    if bench_path and not bench:
+        raise FusionScopeError("--from-path names a path of a bench: give it with --from RUN or --from CSV.")
+    opened = open_store(store)
+    if bench:
+        times = (speedup, fused_us, isolated_split_us)
+        said: Claim | None = from_bench(bench, opened, kind, shape.tokens, fused_launches, times, bench_path)
     else:
-        fused = from_bench(bench, shape.tokens, fused_launches, (speedup, fused_us, isolated_split_us), bench_path)
+        said = claim(speedup, fused_us, fused_launches, fused_from, isolated_split_us)
     part = margin_part(margin)
     aim = target(found.attribution, found.schedule(), kind, subtype, found.untraced, found.wait())
     least = floors(aim, shape)
     ahead = outlook(aim, least, part, fused_launches)
-    knocked = newest_knockout(open_store(store), found.info, aim.name)
+    knocked = newest_knockout(opened, found.info, aim.name)
     measured = None if knocked is None else knocked.document()
-    known = {"run": found.info.id, "labels": found.info.labels, "ceiling_measured": measured}
-    if fused is None:
+    known: dict[str, object] = {"run": found.info.id, "labels": found.info.labels, "ceiling_measured": measured}
+    if said is None:
         plain = baselines(aim, None, least.floor_ns)
         emit(json, known | document(ahead, plain), lambda: render_outlook(found, ahead, plain, knocked))
         return
+    fused = said.fused
     made = of_target(aim, fused, part)
     alone = fused.time_ns if fused.trust().startswith("isolated") else None
     plain = baselines(aim, made.speedup, least.floor_ns, fused.isolated_split_ns, alone)
+    known |= {"fused": said.document()}
     payload = known | ahead.document() | {"baselines": plain.document(made.span_ns)} | made.document()
-    emit(json, payload, lambda: render(found, made, ahead, plain, knocked))
-
-
-def fused_input(
-    speedup: float | None, fused_us: float | None, launches: int, source: str, isolated_split_us: float | None = None
-) -> Fused | None:
-    """What the options claim of the fused kernel, None where they claim nothing.
-
-    Raises FusionScopeError where they do not fit together.
-    """
-    from fusionscope.analysis.estimate import Fused
-    from fusionscope.profiler.errors import FusionScopeError
-
-    sources = ("candidate", "in-context", "isolated", "guess")
-    if speedup is not None and fused_us is not None:
-        raise FusionScopeError("Give either --speedup S or --fused-us T: one of them says how fast the fused site is.")
-    if source not in sources:
-        raise FusionScopeError(f"--fused-from {source} is not known: choose {', '.join(sources)}.")
-    if isolated_split_us is not None and (fused_us is None or source != "isolated"):
-        raise FusionScopeError("--isolated-split-us goes with --fused-us T --fused-from isolated, taken the same way.")
-    speedup, fused_us = positive("--speedup", speedup), positive("--fused-us", fused_us)
-    split = positive("--isolated-split-us", isolated_split_us)
-    if speedup is None and fused_us is None:
-        return None
-    return Fused(
-        speedup=speedup,
-        time_ns=None if fused_us is None else fused_us * 1000,
-        launches=launches,
-        source=source,
-        isolated_split_ns=None if split is None else split * 1000,
-    )
-
-
-def from_bench(path: Path, tokens: int, launches: int, others: tuple[float | None, ...], which: str = "") -> Fused:
-    """The fused kernel as a bench table has it. Raises FusionScopeError where another option claims a time too."""
-    from fusionscope.analysis.estimate import Fused
-    from fusionscope.profiler.errors import FusionScopeError
-    from fusionscope.profiler.readers.bench_csv import bench_row, read_bench
-
-    if any(value is not None for value in others):
-        raise FusionScopeError("--from brings the fused time: leave --speedup, --fused-us and --isolated-split-us out.")
-    row = bench_row(read_bench(path), tokens, path, which)
-    alone = row.setting.startswith("isolated")
-    return Fused(
-        time_ns=row.fused_ns,
-        launches=launches,
-        source="isolated" if alone else row.setting,
-        isolated_split_ns=row.split_ns if alone else None,
-    )
-
-
-def positive(name: str, value: float | None) -> float | None:
-    """The value of an option that must be above 0."""
-    from fusionscope.profiler.errors import FusionScopeError
-
-    if value is not None and not 0 < value < float("inf"):
-        raise FusionScopeError(f"{name} must be a number above 0, not {value:g}.")
-    return value
+    emit(json, payload, lambda: render(found, said, made, ahead, plain, knocked))
 
 
 def render(
-    found: Analysed, made: Estimate, ahead: Outlook, plain: Baselines, knocked: Ceiling | None
+    found: Analysed, said: Claim, made: Estimate, ahead: Outlook, plain: Baselines, knocked: Ceiling | None
 ) -> RenderableType:
     """The estimate for people: Amdahl first, then the schedule, ceiling, noise and verdict."""
     from rich.console import Group
@@ -201,6 +150,7 @@ def render(
         ("Amdahl", f"{made.share:.2%} of the span, {made.speedup:.2f} x: saves {made.amdahl_gain:.2%} of the step"),
         ("schedule", f"saves {us(made.saving_ns)} [{us(low)}, {us(high)}] of {us(made.span_ns)} ({made.basis})"),
         ("ceiling", f"{us(made.ceiling_ns)} if the boundary cost nothing (from the schedule, {edges}){tried(knocked)}"),
+        ("fused kernel", said.sentence()),
         ("needs", ahead.sentence()),
         ("floor", floor_text(ahead.floors)),
         ("plain ones", plain_text(plain)),
@@ -210,8 +160,8 @@ def render(
         ("labels", ", ".join(found.info.labels) or "none"),
     ]
     title = f"{found.title}: {what} fused at {made.sites} sites"
-    said = f"{made.verdict.class_}: {made.verdict.sentence}\nTo quote: {made.verdict.quote}"
-    return Group(output.pairs(title, rows), Text(said))
+    answer = f"{made.verdict.class_}: {made.verdict.sentence}\nTo quote: {made.verdict.quote}"
+    return Group(output.pairs(title, rows), Text(answer))
 
 
 def render_outlook(found: Analysed, ahead: Outlook, plain: Baselines, knocked: Ceiling | None) -> RenderableType:

@@ -17,19 +17,19 @@ import pandas as pd
 
 from fusionscope.profiler import measure, runinfo
 from fusionscope.profiler.capture import cupti, machine
+from fusionscope.profiler.capture.session import terminable
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.progress import Progress, quiet
+from fusionscope.profiler.readers.bench_csv import BENCH, COLUMNS, SPLIT, bench_rows
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run, Store, check_name
 from fusionscope.profiler.trace import Trace, table
 
-SPLIT = "split"
 #: Relative error against the reference that a bf16 kernel may have.
 TOLERANCE = 0.02
 #: How often the boundary runs alone in a graph: in cache, and with the cache flushed before each.
 HOT, COLD = 48, 10
-SETTING = "bench"
-COLUMNS = ("tokens", "split_us", "fused_us", "setting", "path")
+EARLY = "The bench was ended early: it holds the numbers of tokens that were finished."
 
 
 @dataclass(frozen=True)
@@ -129,24 +129,22 @@ def _timed(row: Row, chain: Any, step: Any, on: Machine, site: float | None, cha
 
 def table_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
     """The bench table that `estimate --from` reads: a line for each fused path, setting and number of tokens."""
-    split = {row.tokens: row for row in rows if row.path == SPLIT}
-    settings = {"in-context": "in_context_ns", "isolated-cold": "isolated_cold_ns", "isolated-hot": "isolated_hot_ns"}
-    made: list[dict[str, object]] = []
-    for row in rows:
-        if row.path == SPLIT or row.why:
-            continue
-        for setting, field in settings.items():
-            fused, base = getattr(row, field), getattr(split.get(row.tokens, row), field)
-            if fused is not None and base is not None:
-                cells = (row.tokens, f"{base / 1e3:.3f}", f"{fused / 1e3:.3f}", setting, row.path)
-                made.append(dict(zip(COLUMNS, cells, strict=True)))
-    return made
+    return [
+        {
+            "tokens": row.tokens,
+            "split_us": f"{(row.split_ns or 0) / 1e3:.3f}",
+            "fused_us": f"{row.fused_ns / 1e3:.3f}",
+            "setting": row.setting,
+            "path": row.path,
+        }
+        for row in bench_rows(asdict(row) for row in rows)
+    ]
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """The bench table as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+        writer = csv.DictWriter(file, (*COLUMNS, "path"))
         writer.writeheader()
         writer.writerows(table_rows(rows))
 
@@ -162,7 +160,10 @@ def run_bench(
     progress: Progress = quiet,
     command: Sequence[str] = (),
 ) -> tuple[Run, list[Row]]:
-    """Bench on this machine's GPU and store the run, with the table as bench.csv in its folder."""
+    """Bench on this machine's GPU and store the run, with the table as bench.csv in its folder.
+
+    Ctrl-C and SIGTERM end with the numbers of tokens that were finished; KeyboardInterrupt where none was.
+    """
     from fusionscope.fusion_runtime.decode.boundary_chain import BoundaryChain, local_group
     from fusionscope.profiler.capture.forward import spec_of
 
@@ -171,18 +172,26 @@ def run_bench(
     on = CudaMachine()
     rows: list[Row] = []
     timings: list[pd.DataFrame] = []
-    for done, count in enumerate(tokens):
-        progress(done, len(tokens), f"{boundary}: {count} tokens")
-        chain = BoundaryChain(boundary, spec, local_group(tp, "cuda"), count, "cuda")
-        found, times = bench_tokens(chain, paths, on)
-        rows += found
-        timings.append(times.astype({"arm": "object", "source": "object"}))
-    return save(boundary, model, tp, rows, table("timings", pd.concat(timings)), store, name, command), rows
+    ended: list[str] = []
+    try:
+        with terminable():
+            for done, count in enumerate(tokens):
+                progress(done, len(tokens), f"{boundary}: {count} tokens")
+                chain = BoundaryChain(boundary, spec, local_group(tp, "cuda"), count, "cuda")
+                found, times = bench_tokens(chain, paths, on)
+                timings.append(times.astype({"arm": "object", "source": "object"}))
+                rows += found
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        ended = [EARLY]
+    told = table("timings", pd.concat(timings))
+    return save(boundary, model, tp, rows, told, store, name, command, warnings=ended), rows
 
 
 def save(
     boundary: str, model: str, tp: int, rows: Sequence[Row], timings: pd.DataFrame, store: Store, name: str,
-    command: Sequence[str], device: str = "cuda",
+    command: Sequence[str], device: str = "cuda", warnings: Sequence[str] = (),
 ) -> Run:  # fmt: skip
     """Store the rows as a run."""
     labels = ["built-in model", "isolated bench"] + (["emulated ranks"] if tp > 1 else [])
@@ -197,8 +206,9 @@ def save(
         machine=machine.describe(device),
         environment=runinfo.recorded_environment(),
         labels=runinfo.ordered_labels(labels),
-        settings={SETTING: boundary, "rows": json.dumps([asdict(row) for row in rows])},
+        settings={BENCH: boundary, "rows": json.dumps([asdict(row) for row in rows])},
         emulated_ranks=tp > 1,
+        warnings=list(warnings),
     )
     made = store.save(info, Trace(timings=timings))
     write_csv(made.path / "bench.csv", rows)

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from fusionscope.profiler.errors import FusionScopeError
+from fusionscope.profiler.runinfo import RunInfo
 
 #: Settings in order of trust. The isolated ones differ in whether the data was in cache.
 SETTINGS = ("candidate", "in-context", "isolated-cold", "isolated-hot", "isolated")
 COLUMNS = ("tokens", "split_us", "fused_us", "setting")
+
+
+#: Key of a run's settings that says of which boundary it is a bench, and the path that the others are held against.
+BENCH, SPLIT = "bench", "split"
+#: Setting -> field of a row as `fusionscope bench` takes it, ns.
+TAKEN = {"in-context": "in_context_ns", "isolated-cold": "isolated_cold_ns", "isolated-hot": "isolated_hot_ns"}
+
+
+class _Stored(msgspec.Struct):
+    """What is read of a row in a run's settings."""
+
+    tokens: int
+    path: str
+    why: str = ""
+    in_context_ns: float | None = None
+    isolated_hot_ns: float | None = None
+    isolated_cold_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,38 @@ def read_bench(path: str | Path) -> list[BenchRow]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise FusionScopeError(f"The bench table {path} cannot be read ({why}): give a CSV file.") from error
+
+
+def rows_of_run(info: RunInfo, boundary: str) -> list[BenchRow]:
+    """The rows that a run of `fusionscope bench` holds.
+
+    Raises FusionScopeError where it is no such run, or was taken of another boundary.
+    """
+    there = info.settings.get(BENCH, "")
+    if not there:
+        raise FusionScopeError(f"{info.name or info.id} holds no bench: `fusionscope bench` makes such a run.")
+    if there != boundary:
+        raise FusionScopeError(f"{info.name or info.id} is a bench of {there}, not of {boundary}: bench that.")
+    try:
+        stored = msgspec.json.decode(info.settings.get("rows", ""), type=list[_Stored])
+    except msgspec.DecodeError as error:
+        raise FusionScopeError(f"The bench {info.name or info.id} cannot be read ({error}): bench again.") from error
+    return bench_rows(msgspec.structs.asdict(row) for row in stored)
+
+
+def bench_rows(rows: Iterable[Mapping[str, Any]]) -> list[BenchRow]:
+    """Rows as `fusionscope bench` takes them, as a row for each fused path, setting and number of tokens."""
+    taken = list(rows)
+    split = {row["tokens"]: row for row in taken if row["path"] == SPLIT}
+    made = []
+    for row in taken:
+        if row["path"] == SPLIT or row["why"]:
+            continue
+        for setting, field in TAKEN.items():
+            fused, base = row[field], split.get(row["tokens"], row)[field]
+            if fused is not None and base is not None:
+                made.append(BenchRow(row["tokens"], base, fused, setting, row["path"]))
+    return made
 
 
 def bench_row(rows: list[BenchRow], tokens: int, path: str | Path, fused: str = "") -> BenchRow:

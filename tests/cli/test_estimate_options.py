@@ -11,6 +11,7 @@ import pytest
 from literal_traces import SPLIT, kernels, timings
 
 from fusionscope.analysis.target import TAKEN_NS
+from fusionscope.profiler.capture.bench import Row, save
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Store
 from fusionscope.profiler.trace import Trace, table
@@ -46,11 +47,44 @@ def test_a_bench_table_gives_times_and_their_class(run: Any, tmp_path: Path) -> 
     args = ("estimate", "split", "--boundary", "ar_norm", "--from", str(table))
     told = run(*args, "--json").json
     assert told["baselines"]["isolated_difference"]["saving_ns"] == 2 * 1_000
+    assert told["fused"] == {
+        "speedup": None, "time_us": 3.0, "launches": 1, "class": "isolated-corrected", "isolated_split_us": 4.0,
+        "bench": {"from": str(table), "tokens": 4, "setting": "isolated", "path": None},
+    }  # fmt: skip
     assert "stretched as the split kernels' is in place" in told["verdict"]["sentence"]
     slower = run(*args, "--tokens", "16", "--json").json
     assert slower["verdict"]["class"] == "slower"
     answer = run(*args, "--tokens", "2")
     assert answer.code == 2 and "it has 4, 16" in answer.err
+
+
+def test_a_stored_bench_gives_them_too(fusionscope: Any, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    step = timings([[29_500] * 4] * 4)
+    store.save(RunInfo(name="split", batch=4), Trace(kernels=kernels([SPLIT] * 4), timings=step))
+    rows = [
+        Row(4, "split", 0.0, "", 5_000.0, 4_000.0, None),
+        Row(4, "triton", 0.0, "", 3_000.0, 2_500.0, 2_800.0),
+        Row(4, "mine:f", 0.0, "", 3_500.0, 3_000.0, None),
+        Row(4, "bad:f", 0.5, "its result is off"),
+    ]
+    save("ar_norm", "tiny", 4, rows, table("timings"), store, "b", [], device="cpu")
+    args = ("estimate", "split", "--boundary", "ar_norm", "--from")
+    several = fusionscope(*args, "b")
+    assert several.code == 2 and "several fused paths (mine:f, triton): choose one with --from-path" in several.err
+    told = fusionscope(*args, "b", "--from-path", "triton", "--json").json["fused"]
+    assert (told["time_us"], told["class"]) == (3.0, "in-context")
+    assert told["bench"] == {"from": "b", "tokens": 4, "setting": "in-context", "path": "triton"}
+    text = fusionscope(*args, "b", "--from-path", "triton").out
+    assert "3.00 us a site in 1 launch, in-context (triton at 4 tokens of b)" in text
+    other = fusionscope("estimate", "split", "--boundary", "add_norm", "--from", "b")
+    for answer, says in (
+        (fusionscope(*args, "split"), "split holds no bench: `fusionscope bench` makes such a run."),
+        (fusionscope(*args, "none"), "There is no run none in"),
+        (fusionscope(*args, "none.csv"), "The bench table none.csv cannot be read"),
+        (other, "b is a bench of ar_norm, not of add_norm: bench that."),
+    ):
+        assert answer.code == 2 and says in answer.err
 
 
 def test_suggest_prints_rules_that_attribute_takes(run: Any, tmp_path: Path) -> None:

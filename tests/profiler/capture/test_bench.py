@@ -13,13 +13,14 @@ torch = pytest.importorskip("torch")
 
 from local_peers import LocalPeers, good_ar_norm, good_mhc_post
 
+from fusionscope.fusion_runtime.decode import boundary_chain
 from fusionscope.fusion_runtime.decode.boundary_chain import BoundaryChain
 from fusionscope.fusion_runtime.decode.spec import MODELS
 from fusionscope.fusion_runtime.errors import BadSpec
 from fusionscope.profiler.capture import bench
 from fusionscope.profiler.capture.bench import Row
 from fusionscope.profiler.errors import FusionScopeError
-from fusionscope.profiler.readers.bench_csv import bench_row, read_bench
+from fusionscope.profiler.readers.bench_csv import bench_row, read_bench, rows_of_run
 from fusionscope.profiler.store import Store
 
 TINY = MODELS["tiny"]
@@ -111,6 +112,36 @@ def test_a_path_that_steps_back_says_why_and_gets_no_time() -> None:
 def test_what_cannot_be_loaded_is_named(path: str) -> None:
     with pytest.raises(FusionScopeError, match=r"package\.module:function"):
         bench.load_function(path)
+
+
+def on_the_cpu(patch: pytest.MonkeyPatch, allowed: int) -> None:
+    """Bench with a machine that is not there, and press Ctrl-C once so many numbers of tokens are done."""
+    made: list[int] = []
+
+    def of(boundary: str, spec: Any, group: Any, tokens: int, device: str) -> BoundaryChain:
+        if len(made) == allowed:
+            raise KeyboardInterrupt
+        made.append(tokens)
+        return chain(boundary, tokens=tokens)
+
+    patch.setattr(bench, "CudaMachine", FakeMachine)
+    patch.setattr(bench.machine, "describe", lambda device: {})
+    patch.setattr(boundary_chain, "BoundaryChain", of)
+    patch.setattr(boundary_chain, "local_group", lambda tp, device: None)
+
+
+def test_ctrl_c_keeps_the_numbers_of_tokens_that_were_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_the_cpu(monkeypatch, allowed=2)
+    run, rows = bench.run_bench("mhc_post", "tiny", 4, [1, 3, 5], ["local_peers:good_mhc_post"], Store(tmp_path))
+    assert [row.tokens for row in rows] == [1, 1, 3, 3] and run.info.warnings == [bench.EARLY]
+    assert {row.tokens for row in rows_of_run(Store(tmp_path).load(run.info.id).info, "mhc_post")} == {1, 3}
+
+
+def test_ctrl_c_before_anything_was_finished_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_the_cpu(monkeypatch, allowed=0)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run_bench("mhc_post", "tiny", 4, [1], [], Store(tmp_path))
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_become_a_run_and_the_table_that_estimate_reads(tmp_path: Path) -> None:
