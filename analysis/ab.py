@@ -247,8 +247,10 @@ def _decided(
 def _doubt(found: Shift, runs: bool) -> str:
     """Why a difference is not told from what captures and processes differ by."""
     more = _more(found.unit, runs)
+    # Rounded down: 98.96 % must not read as the 99 % that it misses.
+    level = np.floor(found.level * 1000) / 1000
     return (
-        f"with so few {found.unit} 0 lies outside the {found.level:.1%} interval only, and faster or slower takes "
+        f"with so few {found.unit} 0 lies outside the {level:.1%} interval only, and faster or slower takes "
         f"{SURE:.0%}. What would settle it: {more}."
     )
 

@@ -262,6 +262,23 @@ def test_an_undecided_answer_says_the_level_and_is_never_surer_than_a_decided_on
     assert found.verdict.class_ == "inconclusive" and found.saving.level == pytest.approx(0.9894, abs=0.0002)
     assert "0 lies outside the 98.9% interval only, and faster or slower takes 99%" in found.verdict.sentence
     assert "not told from 0" not in found.verdict.sentence and found.verdict.confidence <= 0.95
+    # 1 - 2 / pi * atan(1 / 63.6) is 98.999 %.
+    nearly = ab.of_captures(shifts.Shift(63_600.0, (50_894.0, 76_306.0), 1_000.0, 1.0, 12, 2), (STEP, STEP), 0.005, "")
+    assert nearly.verdict.class_ == "inconclusive" and "outside the 98.9% interval only" in nearly.verdict.sentence
+
+
+def test_no_answer_contradicts_its_confidence() -> None:
+    chooser, undecided = np.random.default_rng(4), 0
+    for _ in range(300):
+        freedom, error = float(chooser.choice([1, 2, 4, 6, 18])), chooser.uniform(200, 4_000)
+        value, reach = chooser.uniform(-60_000, 60_000), float(stats.t.ppf(0.975, freedom)) * error
+        one = shifts.Shift(value, (value - reach, value + reach), error, freedom, 12, 3, "captures")
+        verdict = ab.of_captures(one, (STEP, STEP), 0.005, "").verdict
+        undecided += verdict.class_ == "inconclusive"
+        assert (verdict.confidence <= 0.95) if verdict.class_ == "inconclusive" else (verdict.confidence >= 0.95)
+        assert verdict.sentence.startswith("Undecided") == (verdict.class_ == "inconclusive")
+        assert (": undecided" in verdict.quote) == (verdict.class_ == "inconclusive")
+    assert undecided > 30
 
 
 def test_two_processes_that_agree_are_no_doubt_that_contradicts_itself() -> None:
