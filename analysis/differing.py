@@ -6,7 +6,7 @@ from fusionscope.analysis.analysed import Analysed
 from fusionscope.profiler.store import Run
 
 #: State of the machine at the moment, which always differs a little and is no choice of the runs.
-_MOMENTARY = ("temperature", "clock_mhz", "throttle", "power")
+_MOMENTARY = ("temperature", "clock_mhz", "throttle", "power", "gbps")
 _COMPARED = ("model", "tp", "batch", "context", "layers", "device", "profiler", "tool_version")
 
 

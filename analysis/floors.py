@@ -6,13 +6,14 @@ the latency of a link and of a cold cache come on top.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from fusionscope.analysis.target import Target
-from fusionscope.profiler.runinfo import RunInfo
+from fusionscope.profiler.runinfo import MEMORY_GBPS, RunInfo
 
 #: (name, memory TB/s, links GB/s in one direction): what the vendors publish, so no measured rate exceeds it.
 GPUS: tuple[tuple[str, float, float], ...] = (
@@ -55,6 +56,8 @@ class Shape:
     #: Bytes that a site reads and writes, where the user says so.
     site_bytes: int = 0
     memory_bytes_per_ns: float | None = None
+    #: "given", "measured" beside the capture, or "published".
+    memory_from: str = "given"
     link_bytes_per_ns: float | None = None
     emulated: bool = False
 
@@ -68,6 +71,9 @@ class Floors:
     #: 0 where no all-reduce lies in the sites.
     reduce_ns: float | None
     unknown: tuple[str, ...]
+    #: Memory bandwidth behind `bytes_ns`, GB/s, and where it is from.
+    memory_gbps: float | None = None
+    memory_from: str = ""
 
     @property
     def floor_ns(self) -> float:
@@ -80,19 +86,31 @@ def shape_of(info: RunInfo, gpu: str = "", **given: float | int | None) -> Shape
     name = re.sub(r"[^a-z0-9]", "", info.model.lower())
     known = next((m for m in MODELS if m[0] in name), None) if "scaled shapes" not in info.labels else None
     rates = next((g for g in GPUS if re.search(rf"\b{g[0]}\b", gpu or info.machine.get("gpu", ""))), None)
-    values: dict[str, float | int | bool | None] = {
+    # 1 TB/s is 1,000 bytes a nanosecond, 1 GB/s is one.
+    memory, source = rates[1] * 1000 if rates else None, "published"
+    with contextlib.suppress(KeyError, ValueError):
+        memory, source = _positive(info.machine[MEMORY_GBPS]), "measured"
+    values: dict[str, float | int | bool | str | None] = {
         "tokens": max(info.batch, 0),
         "hidden": known[1] if known else 0,
         "tp": max(info.tp, 0),
         "streams": known[2] if known else 1,
         "top_k": known[3] if known else 0,
-        # 1 TB/s is 1,000 bytes a nanosecond, 1 GB/s is one.
-        "memory_bytes_per_ns": rates[1] * 1000 if rates else None,
+        "memory_bytes_per_ns": memory,
+        "memory_from": source if given.get("memory_bytes_per_ns") is None else "given",
         "link_bytes_per_ns": rates[2] if rates else None,
         "emulated": info.emulated_ranks,
     }
     values |= {name: value for name, value in given.items() if value is not None}
     return Shape(**values)  # type: ignore[arg-type]
+
+
+def _positive(text: str) -> float:
+    """A number above 0. Raises ValueError for anything else."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
 
 
 def floors(found: Target, shape: Shape) -> Floors:
@@ -109,7 +127,10 @@ def floors(found: Target, shape: Shape) -> Floors:
         unknown.append("memory bandwidth (give --bandwidth-gbps)")
     else:
         in_bytes = moved / shape.memory_bytes_per_ns
-    return Floors(launch, in_bytes, _reduce(found, row, shape, unknown), tuple(unknown))
+    reduce = _reduce(found, row, shape, unknown)
+    if in_bytes is None:
+        return Floors(launch, None, reduce, tuple(unknown))
+    return Floors(launch, in_bytes, reduce, tuple(unknown), shape.memory_bytes_per_ns, shape.memory_from)
 
 
 def _bytes(boundary: str, row: int, shape: Shape) -> int:

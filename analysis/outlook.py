@@ -43,6 +43,8 @@ class Outlook:
             "floors": {
                 "launch_us": _us(floors.launch_ns),
                 "bytes_us": _us(floors.bytes_ns),
+                "memory_gbps": floors.memory_gbps,
+                "memory_from": floors.memory_from or None,
                 "all_reduce_us": _us(floors.reduce_ns),
                 "unknown": list(floors.unknown),
             },
@@ -88,7 +90,7 @@ class Outlook:
         caution = cautions(found, None)
         sentence = f"{sentence} {caution}" if caution else sentence
         words = "no kernel can save the margin" if name == BELOW_MARGIN else WORDS[name]
-        need = self.sentence().rstrip(".")
+        need = self.sentence().rstrip(".").replace(". No kernel does:", "; no kernel does:")
         quote = f"Predicted: fusing {found.name} at {len(found.sites)} sites can save up to {us(best)} of "
         quote += f"{us(found.step_ns)} ({_part(best, found.step_ns)}): {words}; {need[0].lower()}{need[1:]}."
         return Verdict(

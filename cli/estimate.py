@@ -204,7 +204,8 @@ def floor_text(floors: Floors) -> str:
     from fusionscope.analysis.verdict import us
 
     parts = [f"a launch {us(floors.launch_ns)} (the shortest of this forward)"]
-    parts += [f"its bytes {us(floors.bytes_ns)}"] if floors.bytes_ns is not None else []
+    if floors.bytes_ns is not None and floors.memory_gbps is not None:
+        parts.append(f"its bytes {us(floors.bytes_ns)} (at {floors.memory_gbps:,.0f} GB/s, {floors.memory_from})")
     parts += [f"its all-reduce {us(floors.reduce_ns)}"] if floors.reduce_ns else []
     unknown = f"; not known: {', '.join(floors.unknown)}" if floors.unknown else ""
     return f"{us(floors.floor_ns)} a site: {', '.join(parts)}{unknown}"

@@ -32,6 +32,8 @@ LABELS = (
 
 #: Settings (`--set`) in which a run tells the graph size that its batch was padded to, and its tokens.
 PADDED, TOKENS = ("graph_size", "padded"), ("tokens",)
+#: Machine fact that tells the bandwidth that was measured of the GPU's memory, GB/s.
+MEMORY_GBPS = "memory_gbps"
 
 _PREFIXES = (
     "SGLANG_",

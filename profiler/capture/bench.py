@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fusionscope.profiler import measure, runinfo
-from fusionscope.profiler.capture import cupti, machine
+from fusionscope.profiler.capture import bandwidth, cupti, machine
 from fusionscope.profiler.capture.session import terminable
 from fusionscope.profiler.errors import FusionScopeError
 from fusionscope.profiler.progress import Progress, quiet
@@ -58,6 +58,7 @@ class Machine(Protocol):
     def timed(self, graph: Any) -> int: ...
     def site_ns(self, graph: Any, marks: list[tuple[int, int]]) -> float | None: ...
     def flush(self) -> None: ...
+    def facts(self) -> dict[str, str]: ...
 
 
 def load_function(path: str) -> Callable[..., Any]:
@@ -186,14 +187,14 @@ def run_bench(
             raise
         ended = [EARLY]
     told = table("timings", pd.concat(timings))
-    return save(boundary, model, tp, rows, told, store, name, command, warnings=ended), rows
+    return save(boundary, model, tp, rows, told, store, name, command, warnings=ended, facts=on.facts()), rows
 
 
 def save(
     boundary: str, model: str, tp: int, rows: Sequence[Row], timings: pd.DataFrame, store: Store, name: str,
-    command: Sequence[str], device: str = "cuda", warnings: Sequence[str] = (),
+    command: Sequence[str], device: str = "cuda", warnings: Sequence[str] = (), facts: dict[str, str] | None = None,
 ) -> Run:  # fmt: skip
-    """Store the rows as a run."""
+    """Store the rows as a run; `facts` are of the machine, beside those that are read."""
     labels = ["built-in model", "isolated bench"] + (["emulated ranks"] if tp > 1 else [])
     info = RunInfo(
         name=name,
@@ -203,7 +204,7 @@ def save(
         device=device,
         profiler="none",
         tracing_mode="none",
-        machine=machine.describe(device),
+        machine=machine.describe(device) | (facts or {}),
         environment=runinfo.recorded_environment(),
         labels=runinfo.ordered_labels(labels),
         settings={BENCH: boundary, "rows": json.dumps([asdict(row) for row in rows])},
@@ -250,6 +251,10 @@ class CudaMachine:
     def timed(self, graph: Any) -> int:
         """One replay, ns."""
         return self._graphs.timed(self._graphs.launch(graph))
+
+    def facts(self) -> dict[str, str]:
+        """What was measured of the GPU itself."""
+        return bandwidth.measured()
 
     def flush(self) -> None:
         """Write more than the cache holds."""

@@ -124,7 +124,7 @@ def run_info(
         tracing_mode="node" if plan.device == "cuda" else "operators",
         paths=dict(plan.paths),
         declines=declines,
-        machine={**trace.machine, **first.machine},
+        machine={**trace.machine, **reports["untraced"][0].machine, **first.machine},
         environment=runinfo.recorded_environment(),
         labels=runinfo.ordered_labels(marks),
         warmup_replays=WARMUP_REPLAYS,

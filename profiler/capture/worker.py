@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fusionscope.profiler.capture import cupti, machine, messages, nsys, rocprof, torch_profiler
+from fusionscope.profiler.capture import bandwidth, cupti, machine, messages, nsys, rocprof, torch_profiler
 from fusionscope.profiler.capture import plan as plans
 from fusionscope.profiler.capture.launch import end_with_parent
 from fusionscope.profiler.capture.messages import Failure, Report
@@ -76,13 +76,21 @@ def _run(plan: CapturePlan, phase: str, out: Path, rank: int) -> Report:
             sites=made.sites(),
             edges=made.edges(),
             nodes=made.nodes(),
-            machine=machine.describe(plan.device, made.device_index) if rank == 0 else {},
+            machine=_machine(plan, phase, made) if rank == 0 else {},
             scaled=made.spec.is_scaled,
             truncated=made.spec.is_truncated,
             layers=made.spec.layers,
         )
         made.close()
         return report
+
+
+def _machine(plan: CapturePlan, phase: str, made: Any) -> dict[str, str]:
+    """Facts of the machine; once the replays are timed, where no profiler is, also how fast its memory is."""
+    facts = machine.describe(plan.device, made.device_index)
+    if phase == "untraced" and plan.device == "cuda":
+        facts |= bandwidth.measured()
+    return facts
 
 
 def untraced(plan: CapturePlan, made: Any, told: Any) -> list[messages.Timing]:

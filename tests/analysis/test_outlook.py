@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from literal_traces import GEMM, NORM, SPLIT, timings
@@ -67,6 +68,8 @@ def test_a_goal_below_the_floor_is_said(made: Callable[..., Analysed]) -> None:
     never = ahead(made([SPLIT] * 4, STEP), margin=0.3).verdict()
     assert never.class_ == "below_margin" and "No kernel can save the margin" in never.sentence
     assert "no kernel can save the margin" in never.quote and "real" not in never.quote
+    # One sentence, whatever there is to say.
+    assert "; no kernel does: its floor is 2.0 us." in never.quote and ". " not in never.quote
 
 
 def test_noise_above_all_that_can_be_saved_is_not_measurable(made: Callable[..., Analysed]) -> None:
@@ -80,6 +83,7 @@ def test_floors_of_a_site(made: Callable[..., Analysed]) -> None:
     assert found.launch_ns == 2_000 and found.bytes_ns == 4 * row / 1_000
     assert found.reduce_ns == 2 * 3 / 4 * row / 100
     assert found.floor_ns == 2_000 and found.unknown == ()
+    assert (found.memory_gbps, found.memory_from) == (1_000, "given")
     slow = floors(of(made([SPLIT])), Shape(site_bytes=5_000_000, memory_bytes_per_ns=1_000.0))
     assert slow.floor_ns == 5_000 and slow.reduce_ns is None and "all-reduce" in slow.unknown[0]
 
@@ -87,6 +91,7 @@ def test_floors_of_a_site(made: Callable[..., Analysed]) -> None:
 def test_what_is_not_known_of_a_floor_is_named(made: Callable[..., Analysed]) -> None:
     found = floors(of(made([SPLIT])), Shape())
     assert found.bytes_ns is None and found.reduce_ns is None and found.floor_ns == found.launch_ns
+    assert (found.memory_gbps, found.memory_from) == (None, "")
     assert "--site-bytes" in found.unknown[0] and "--tp" in found.unknown[1]
     rates = floors(of(made([SPLIT])), Shape(tokens=4, hidden=4096, tp=2))
     assert [u.partition(" (")[0] for u in rates.unknown] == ["memory bandwidth", "all-reduce"]
@@ -100,6 +105,13 @@ def test_the_shape_of_a_known_model_on_a_known_gpu() -> None:
     assert (found.tokens, found.hidden, found.streams, found.top_k, found.tp) == (4, 4096, 4, 8, 4)
     assert (found.memory_bytes_per_ns, found.link_bytes_per_ns) == (4800, 450)
     assert shape_of(info, tokens=64, hidden=7168, memory_bytes_per_ns=4100.0).memory_bytes_per_ns == 4100
+    assert [found.memory_from, shape_of(info, memory_bytes_per_ns=4100.0).memory_from] == ["published", "given"]
+    there = msgspec.structs.replace(info, machine={"gpu": "NVIDIA H200", "memory_gbps": "4210"})
+    beside = shape_of(there)
+    assert (beside.memory_bytes_per_ns, beside.memory_from) == (4210, "measured")
+    for wrong in ("nan", "-1", "0", "fast", ""):
+        there.machine["memory_gbps"] = wrong
+        assert (shape_of(there).memory_bytes_per_ns, shape_of(there).memory_from) == (4800, "published")
     unknown = shape_of(RunInfo(model="mine", machine={"gpu": "GPU"}))
     assert (unknown.hidden, unknown.tokens, unknown.memory_bytes_per_ns) == (0, 0, None)
     assert shape_of(RunInfo(model="glm-5.3-flash", labels=["scaled shapes"])).hidden == 0

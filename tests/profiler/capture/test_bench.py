@@ -46,6 +46,9 @@ class FakeMachine:
     def flush(self) -> None:
         self.flushes += 1
 
+    def facts(self) -> dict[str, str]:
+        return {"memory_gbps": "4000"}
+
 
 def chain(boundary: str, model: str = "tiny", tokens: int = 3) -> BoundaryChain:
     spec = MODELS[model]
@@ -134,6 +137,7 @@ def test_ctrl_c_keeps_the_numbers_of_tokens_that_were_finished(tmp_path: Path, m
     on_the_cpu(monkeypatch, allowed=2)
     run, rows = bench.run_bench("mhc_post", "tiny", 4, [1, 3, 5], ["local_peers:good_mhc_post"], Store(tmp_path))
     assert [row.tokens for row in rows] == [1, 1, 3, 3] and run.info.warnings == [bench.EARLY]
+    assert run.info.machine == {"memory_gbps": "4000"}
     assert {row.tokens for row in rows_of_run(Store(tmp_path).load(run.info.id).info, "mhc_post")} == {1, 3}
 
 
