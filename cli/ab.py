@@ -75,7 +75,10 @@ def ab(
     kind = made.info.settings.get("ab", "")
     if not kind:
         raise FusionScopeError(f"{made.info.id} holds no two arms: `fusionscope ab` makes such a run.")
-    found = analysis.compare(made.trace.timings, part, paired_processes=kind == "paths")
+    try:
+        found = analysis.compare(made.trace.timings, part, paired_processes=kind == "paths")
+    except FusionScopeError as error:
+        raise FusionScopeError(f"{error} What was measured is kept as run {made.info.id}.") from error
     emit(json, payload(made, found), lambda: render(made, found))
 
 
@@ -159,9 +162,10 @@ def render(made: Run, found: Comparison) -> RenderableType:
     rows += [
         (k.removesuffix("_measured").replace("_", " "), v) for k, v in info.machine.items() if k.endswith("_measured")
     ]
+    answer = f"{found.verdict.class_}: {found.verdict.sentence}\nTo quote: {found.verdict.quote}"
     return Group(
         Text(f"Run {info.id} in {made.path}"),
         output.pairs(", ".join(info.labels) or "Two commands", rows),
-        *([] if DID_NOT_FIRE in info.warnings else [Text(found.verdict.sentence)]),
+        *([] if DID_NOT_FIRE in info.warnings else [Text(answer)]),
         *(Text(f"Warning: {text}") for text in info.warnings),
     )

@@ -62,6 +62,7 @@ def render(found: Any) -> RenderableType:
     ]
     head = ("boundary", "hidden", "tp", "tokens", *(f"{path} us" for path in paths))
     notes = [*found.gates, *(f"{path} did not run: {why}" for path, why in found.declined().items())]
+    notes += ["Ended early: the table holds what was measured before."] if found.early else []
     return Group(
         output.table(f"Time of one site on {found.table.gpu}{found.label}", head, rows, right=head[1:]),
         *(Text(note) for note in notes),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from fusionscope.profiler.capture.arms import (
     Head,
 )
 from fusionscope.profiler.capture.plan import CaptureError
-from fusionscope.profiler.capture.session import environment, log_file, terminable
+from fusionscope.profiler.capture.session import environment, logged, terminable
 from fusionscope.profiler.progress import Progress, quiet
 from fusionscope.profiler.runinfo import RunInfo
 from fusionscope.profiler.store import Run, Store, check_name
@@ -46,9 +45,8 @@ def run_arms(
     """
     check_name(name)
     warnings: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="fusionscope-ab-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fusionscope-ab-") as folder, logged(store) as log:
         out = Path(folder)
-        log = log_file(store)
         plan_file = out / "plan.json"
         arms.write_plan(plan, plan_file)
         try:
@@ -61,10 +59,7 @@ def run_arms(
         timings, heads, readings = arms.timing_table(out, processes)
         info = _info(plan, heads, name, command, warnings)
         info.machine.update(clocks.summary(readings))
-        run = store.save(info, Trace(timings=timings))
-        with contextlib.suppress(OSError):
-            log.unlink()
-    return run
+        return store.save(info, Trace(timings=timings))
 
 
 def _info(plan: ArmsPlan, heads: list[Head], name: str, command: Sequence[str], warnings: list[str]) -> RunInfo:

@@ -35,9 +35,12 @@ def run_capture(
     """
     check_name(name)
     nsys_path = nsys.require() if plan.profiler == "nsys" else None
-    with terminable(), tempfile.TemporaryDirectory(prefix="fusionscope-capture-") as folder:
+    with (
+        terminable(),
+        tempfile.TemporaryDirectory(prefix="fusionscope-capture-") as folder,
+        logged(store) as log,
+    ):
         out = Path(folder)
-        log = log_file(store)
         plan_file = out / "plan.json"
         plans.write(plan, plan_file)
         env = environment(plan)
@@ -55,10 +58,7 @@ def run_capture(
         info = run_info(plan, reports, trace, name, command)
         if nsys_path:
             info.machine["nsys"] = nsys.version(nsys_path)
-        run = store.save(info, trace)
-        with contextlib.suppress(OSError):
-            log.unlink()
-    return run
+        return store.save(info, trace)
 
 
 def _prefix(plan: CapturePlan, nsys_path: Path | None, out: Path) -> Sequence[str]:
@@ -147,8 +147,26 @@ def environment(plan: CapturePlan) -> dict[str, str]:
     return {key: value for key, value in wanted.items() if key not in os.environ}
 
 
-def log_file(store: Store) -> Path:
-    """A new log in the store. Raises CaptureError where it cannot be written."""
+@contextlib.contextmanager
+def logged(store: Store) -> Iterator[Path]:
+    """A new log in the store, which stays where something goes wrong: Ctrl-C is nothing to look into.
+
+    Raises CaptureError where it cannot be written.
+    """
+    log = _log_file(store)
+    try:
+        yield log
+    except Exception:
+        raise
+    except BaseException:
+        log.unlink(missing_ok=True)
+        raise
+    else:
+        with contextlib.suppress(OSError):
+            log.unlink()
+
+
+def _log_file(store: Store) -> Path:
     folder = store.root / "logs"
     try:
         folder.mkdir(parents=True, exist_ok=True)

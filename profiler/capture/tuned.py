@@ -25,6 +25,8 @@ class Tuned:
     path: Path
     rank: int
     label: str
+    #: Whether Ctrl-C ended it before everything was measured.
+    early: bool = False
 
     def declined(self) -> dict[str, str]:
         """Path to the first reason why it stepped back, of those that ran nowhere."""
@@ -42,12 +44,17 @@ class Tuned:
             "gpu": self.table.gpu,
             "written": str(self.path),
             "gates": self.gates,
+            "early": self.early,
             "rows": [asdict(one.row) | {"declined": dict(one.declined)} for one in self.measured],
         }
 
 
 def tuned(model: str, tp: int, tokens: str, device: str, out: Path | None, progress: Progress) -> Tuned:
-    """Measures and writes. Raises CaptureError or a RuntimeContractError that names the next step."""
+    """Measures and writes; Ctrl-C ends it, and what was measured is written.
+
+    Raises CaptureError or a RuntimeContractError that names the next step; KeyboardInterrupt where nothing
+    was measured.
+    """
     from fusionscope.profiler.capture import choose, forward
 
     counts = numbers(tokens)
@@ -69,10 +76,16 @@ def tuned(model: str, tp: int, tokens: str, device: str, out: Path | None, progr
     )  # fmt: skip
     total = len(measuring.boundaries_of(spec)) * len(counts)
     found: list[Measured] = []
+    early = False
     with forward.group_of(plan) as group, torch.no_grad():
-        for one in measuring.measure(spec, group, on, counts, emulated):
-            found.append(one)
-            progress(len(found), total, f"{one.row.boundary}, {one.row.tokens} tokens")
+        try:
+            for one in measuring.measure(spec, group, on, counts, emulated):
+                found.append(one)
+                progress(len(found), total, f"{one.row.boundary}, {one.row.tokens} tokens")
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            early = True
         rank = int(group.rank)
     gpu = torch.cuda.get_device_name() if on == "cuda" else "cpu"
     path = out or tuning.own_path(gpu)
@@ -84,7 +97,7 @@ def tuned(model: str, tp: int, tokens: str, device: str, out: Path | None, progr
     if rank == 0:
         tuning.write(table, path)
     label = f" (ranks emulated on one GPU: {tp})" if emulated else ""
-    return Tuned(found, tuning.Table(gpu, rows).gates(), table, path, rank, label)
+    return Tuned(found, tuning.Table(gpu, rows).gates(), table, path, rank, label, early)
 
 
 def numbers(text: str) -> list[int]:

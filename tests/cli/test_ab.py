@@ -29,7 +29,15 @@ def test_two_commands_get_a_measured_verdict_and_a_run(fusionscope: Any) -> None
 def test_for_people_the_verdict_is_a_sentence(fusionscope: Any) -> None:
     answer = fusionscope("ab", "--blocks", 4, "--", *printing("100.0"), "--", *printing("100.0"))
     assert answer.code == 0, answer.err
-    assert "No measurable difference" in answer.out and "each turn a process" in answer.out
+    assert "not_measurable: No measurable difference" in answer.out and "each turn a process" in answer.out
+    assert "To quote: Measured: the candidate saves" in answer.out
+
+
+def test_blocks_too_few_to_judge_are_kept_all_the_same(fusionscope: Any) -> None:
+    answer = fusionscope("ab", "--blocks", 2, "--", *printing("1.0"), "--", *printing("1.0"))
+    assert answer.code == 2
+    kept = answer.err.partition("is kept as run ")[2].strip().rstrip(".")
+    assert fusionscope("runs", "--json").json["runs"][0]["run"] == kept
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,7 @@ def nothing_left(home: Path, store: Path) -> None:
     # What torch compiled is kept on purpose.
     assert [path.name for path in home.iterdir() if not path.name.startswith("torchinductor_")] == []
     assert runs_in(store) == []
+    assert [log.name for log in store.glob("logs/*") if not log.stat().st_size] == []
 
 
 def runs_in(store: Path) -> list[str]:

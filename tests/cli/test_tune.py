@@ -52,6 +52,20 @@ def test_other_rows_of_the_table_stay(tmp_path):
     assert render(found) is not None
 
 
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    def until(count):
+        def told(done, total, what):
+            if done == count:
+                raise KeyboardInterrupt
+
+        return told
+
+    found = tuned("tiny", 1, "1,2", "cpu", tmp_path / "t.json", until(2))
+    assert found.early and len(found.measured) == len(tuning.read(tmp_path / "t.json").rows) == 2
+    assert found.document()["early"] is True
+    assert not tuned("tiny", 1, "1", "cpu", tmp_path / "t.json", quiet).early
+
+
 def test_a_model_with_norms_is_measured_through_them(tmp_path):
     found = tuned("llama", 1, "1", "cpu", tmp_path / "t.json", quiet)
     assert [one.row.boundary for one in found.measured] == ["ar_norm"]
