@@ -69,6 +69,9 @@ class ServingRow:
     predicted: float | None
     predicted_interval: tuple[float, float] | None
     ceiling: float | None
+    #: The base's times with the predicted saving: ms a token, and output tokens a second where they are told.
+    predicted_tpot_ms: float | None
+    predicted_throughput: float | None
     #: Full sentences on what does not fit.
     says: tuple[str, ...]
 
@@ -172,7 +175,12 @@ def sentences(found: Serving) -> list[str]:
         if row.control:
             said.append(f"Concurrency {row.concurrency} is a control (fusion off): time per token {observed}.")
             continue
-        forecast = f", predicted {-row.predicted:+.1%}" if row.predicted is not None else ", not predicted"
+        forecast = ", not predicted"
+        if row.predicted is not None and row.predicted_tpot_ms is not None:
+            forecast = f", predicted {-row.predicted:+.1%} ({row.tpot_ms[0]:.2f} -> {row.predicted_tpot_ms:.2f} ms"
+            if row.throughput is not None and row.predicted_throughput is not None:
+                forecast += f", {row.throughput[0]:,.0f} -> {row.predicted_throughput:,.0f} tokens a second"
+            forecast += ")"
         said += [f"Concurrency {row.concurrency}: time per token observed {observed}{forecast}.", *row.says]
     if not found.noise.freedom:
         said.append("No noise known: one run an arm and no control; repeat the runs, or add one where it is off.")
@@ -244,18 +252,22 @@ def _row(
         if known.ceiling_ns is not None:
             ceiling = predicted_part(known, known.ceiling_ns, own, tpot[0])
         says = _misfits(known, own, tpot[0], observed, interval, forecast, ceiling)
+    throughput = _pair(base, candidate, "throughput")
+    left = None if predicted is None else 1 - predicted
     return ServingRow(
         concurrency=concurrency,
         control=control,
         runs=(len(base), len(candidate)),
         tpot_ms=tpot,
-        throughput=_pair(base, candidate, "throughput"),
+        throughput=throughput,
         ttft_ms=_pair(base, candidate, "ttft_ms"),
         observed=observed,
         interval=interval,
         predicted=predicted,
         predicted_interval=forecast,
         ceiling=ceiling,
+        predicted_tpot_ms=None if left is None else tpot[0] * left,
+        predicted_throughput=None if left is None or throughput is None else throughput[0] / left,
         says=tuple(says),
     )
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
     from fusionscope.analysis.accuracy import Accuracy
     from fusionscope.analysis.compare import Comparison
-    from fusionscope.analysis.serving import Serving
+    from fusionscope.analysis.serving import Serve, Serving
+    from fusionscope.analysis.serving_outlook import Forecast
+
+
+NOTHING = "Nothing is foretold: the traced runs do not know their batch, or both sides run the same kernels."
 
 
 class COMMAND(Variadic):
@@ -28,12 +32,13 @@ class COMMAND(Variadic):
 
 def serving(
     serving_base: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option("--serving-base", metavar="F...", help="Results before: bench_serving's or vllm bench serve's."),
-    ],
+    ] = None,
     serving_candidate: Annotated[
-        list[Path], typer.Option("--serving-candidate", metavar="F...", help="Results after; several runs an arm.")
-    ],
+        list[Path] | None,
+        typer.Option("--serving-candidate", metavar="F...", help="Results after; several runs an arm."),
+    ] = None,
     base: Annotated[
         list[str] | None, typer.Option("--base", metavar="RUN...", help="Traced runs before, one a batch: predict.")
     ] = None,
@@ -66,29 +71,47 @@ def serving(
 ) -> None:
     """Put serving runs before and after beside each other, with their noise, and beside what the forward predicts.
 
+    With traced runs alone: what their saving makes of the time per token and of the throughput.
+
     Example: fusionscope serving --serving-base off*.jsonl --serving-candidate on*.jsonl --controls 64
     """
+    from dataclasses import asdict
+
     from fusionscope.analysis.accuracy import parse
     from fusionscope.analysis.serving import Serve
     from fusionscope.analysis.serving import serving as beside
     from fusionscope.analysis.serving_forecast import control_batches, step_savings
     from fusionscope.analysis.serving_forecast import document as told
+    from fusionscope.analysis.serving_outlook import assumed, forecasts
+    from fusionscope.profiler.errors import FusionScopeError
     from fusionscope.profiler.readers.serving_json import read_serving
 
+    if bool(serving_base) != bool(serving_candidate):
+        raise FusionScopeError("Give serving results of both sides: --serving-base F… and --serving-candidate F….")
+    if not (serving_base or base or candidate):
+        raise FusionScopeError(
+            "Give serving results (--serving-base F… --serving-candidate F…), or traced runs to predict from (--base "
+            "RUN --candidate RUN), or both."
+        )
     pairs: list[Comparison] = []
     part = margin_part(margin)
     if base or candidate:
         pairs = compared(*references(None, base, candidate), part, store, rank, "", rules, boundary)
-    found = beside(
-        read_serving(serving_base),
-        read_serving(serving_candidate),
-        step_savings(pairs, part),
-        Serve(None if host_us is None else host_us * 1000, accept_length, decode_share),
-        numbers(controls) | control_batches(pairs),
-    )
+    serve = Serve(None if host_us is None else host_us * 1000, accept_length, decode_share)
+    savings = step_savings(pairs, part)
     scores = [parse(text) for text in accuracy or []]
-    payload = told(found) | {"accuracy": [score.document() for score in scores]}
-    emit(json, payload, lambda: render(found, scores))
+    ahead = forecasts(savings, serve)
+    beyond = {
+        "forecasts": [asdict(one) for one in ahead],
+        "assumed": assumed(serve),
+        "accuracy": [score.document() for score in scores],
+    }
+    if not serving_base or not serving_candidate:
+        emit(json, beyond, lambda: render_ahead(ahead, serve, scores))
+        return
+    off = numbers(controls) | control_batches(pairs)
+    found = beside(read_serving(serving_base), read_serving(serving_candidate), savings, serve, off)
+    emit(json, told(found) | beyond, lambda: render(found, scores))
 
 
 def numbers(text: str) -> set[int]:
@@ -99,6 +122,17 @@ def numbers(text: str) -> set[int]:
     if not all(part.isdigit() for part in parts):
         raise FusionScopeError(f"--controls takes concurrencies such as 64,128, not {text!r}.")
     return {int(part) for part in parts}
+
+
+def render_ahead(ahead: list[Forecast], serve: Serve, scores: list[Accuracy]) -> RenderableType:
+    """What traced runs alone foretell of a server."""
+    from rich.text import Text
+
+    from fusionscope.analysis.serving_outlook import assumed
+
+    lines = [one.sentence().replace("%", " %") for one in ahead]
+    lines = [*lines, assumed(serve).replace("%", " %")] if lines else [NOTHING]
+    return Text("\n".join([*lines, *(score.sentence() for score in scores)]))
 
 
 def render(found: Serving, scores: list[Accuracy]) -> RenderableType:
