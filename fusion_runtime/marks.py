@@ -45,6 +45,16 @@ class Mark:
     first: int
     last: int
 
+    @property
+    def first_node(self) -> int:
+        """The same as `first`, by the name that the decode forward's recorder has for it."""
+        return self.first
+
+    @property
+    def last_node(self) -> int:
+        """The same as `last`."""
+        return self.last
+
 
 @dataclass
 class Marks:

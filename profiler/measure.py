@@ -197,9 +197,22 @@ def names(graph: Any, *, graphs: Graphs | None = None) -> list[str]:
 def nodes_of(sites: Iterable[SiteLike], boundary: str) -> list[int]:
     """The graph nodes of a boundary's sites (`mhc_post` or `mhc_post:ffn_exit`), each once.
 
-    Raises FusionScopeError where there is none.
+    Raises FusionScopeError where there is none, or where the sites are of several graphs.
     """
     kind, _, subtype = boundary.partition(":")
+    sites = list(sites)
+    if not sites:
+        raise FusionScopeError(
+            f"Nothing says which nodes {boundary} has: give its sites (sites=marks.rows of "
+            "fusion_runtime.marks.record), or nodes in place of its name (measure.named finds them by kernel name)."
+        )
+    # A mark tells its capture; an engine captures a graph for each batch size.
+    captures = sorted({getattr(s, "capture", 0) for s in sites})
+    if len(captures) > 1:
+        raise FusionScopeError(
+            f"The sites are of {len(captures)} captured graphs: give those of this one, as in "
+            f"[m for m in marks.rows if m.capture == {captures[0]}]."
+        )
     mine = [s for s in sites if s.boundary == kind and (not subtype or s.subtype == subtype)]
     found = sorted({node for s in mine for node in range(s.first_node, s.last_node) if node >= 0})
     if not found:

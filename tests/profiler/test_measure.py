@@ -8,6 +8,7 @@ import pytest
 from fake_graphs import FakeGraph, FakeGraphs
 
 from fusionscope.analysis import ab
+from fusionscope.fusion_runtime.marks import Mark
 from fusionscope.profiler import measure
 from fusionscope.profiler.errors import FusionScopeError
 
@@ -109,8 +110,20 @@ def test_nodes_are_found_by_kernel_name_or_by_boundary() -> None:
     assert measure.nodes_of(SITES, "ar_norm:residual") == [1, 2]
     with pytest.raises(FusionScopeError, match="0 nodes of ar_norm:trailing"):
         measure.nodes_of(SITES, "ar_norm:trailing")
+    with pytest.raises(FusionScopeError, match=r"which nodes ar_norm has: give its sites .*measure\.named"):
+        measure.knockout(SPLIT, "ar_norm", blocks=1, graphs=on)
     with pytest.raises(FusionScopeError, match=r"measure\.names"):
         measure.named(SPLIT, "attention", graphs=on)
+
+
+def test_marks_of_a_model_are_sites_of_one_graph() -> None:
+    marks = [Mark("ar_norm", 0, 0, "residual", "", capture, 1, 3) for capture in (0, 1)]
+    mine = [mark for mark in marks if mark.capture == 1]
+    assert measure.nodes_of(mine, "ar_norm") == [1, 2]
+    by_name = measure.knockout(SPLIT, "ar_norm", sites=mine, blocks=2, graphs=FakeGraphs())
+    assert by_name.raw_ns == measure.knockout(SPLIT, [1, 2], blocks=2, graphs=FakeGraphs()).raw_ns > 0
+    with pytest.raises(FusionScopeError, match=r"of 2 captured graphs: .*m\.capture == 0"):
+        measure.nodes_of(marks, "ar_norm")
 
 
 def test_a_delay_must_be_one() -> None:
