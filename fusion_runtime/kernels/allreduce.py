@@ -94,14 +94,20 @@ def look(own, slots, at, mask, rank, elements, size: tl.constexpr, block: tl.con
 
 @triton.jit
 def sum_parts(own, inbox, parity, at, mask, rank, elements, size: tl.constexpr, word: tl.constexpr,
-              block: tl.constexpr, emulate: tl.constexpr):  # fmt: skip
-    """What `look` sums, once all of it has come; empties the slots."""
+              block: tl.constexpr, emulate: tl.constexpr, few: tl.constexpr = False):  # fmt: skip
+    """What `look` sums, once all of it has come; empties the slots.
+
+    `few`: the block has fewer elements than the program has threads. Then every warp can have all of them, and leaves
+    the loop when it has seen them: the first must not empty what the others still wait for.
+    """
     slots = inbox + parity * size * elements
     total = tl.zeros((block,), tl.float32)
     missing = 1
     while missing > 0:
         total, empty = look(own, slots, at, mask, rank, elements, size, block)
         missing = tl.max(empty, 0)
+    if few:
+        tl.debug_barrier()
     empty_slots(slots, at, mask, rank, elements, size, word, block, emulate)
     return total
 

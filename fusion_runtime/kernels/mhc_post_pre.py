@@ -48,7 +48,8 @@ def ar_hc_post_pre_oneshot_kernel(
     if stage & 1:
         push(own, boxes, epoch % 2, at, mask, rank, elements, size, word, delays)
     if stage & 2:
-        total = sum_parts(own, inbox, epoch % 2, at, mask, rank, elements, size, word, rows * block, emulate)
+        few: tl.constexpr = rows * block < 128
+        total = sum_parts(own, inbox, epoch % 2, at, mask, rank, elements, size, word, rows * block, emulate, few)
         total = total.to(x.dtype.element_ty).to(tl.float32)
         products = tl.zeros((rows, 32, block), tl.float32)
         squares = tl.zeros((rows, block), tl.float32)

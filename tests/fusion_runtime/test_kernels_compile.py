@@ -100,3 +100,37 @@ def test_kernels_compile(target: str, tmp_path: object) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "19"
+
+
+TILES = """
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from fusionscope.fusion_runtime.kernels.launch_mhc_pre import tile_for
+from fusionscope.fusion_runtime.kernels.mhc_post_pre import ar_hc_post_pre_oneshot_kernel as kernel
+
+POINTERS = dict(x="*bf16", streams="*bf16", post="*fp32", comb="*fp32", fn="*fp32", out="*bf16", partial="*fp32",
+                inboxes="*i64", epochs="*i32")
+for tokens in (1, 2, 4):
+    tile = tile_for(tokens, 4096)
+    constants = dict(size=2, first_rank=1, ranks=1, stage=11, emulate=False, word=tl.int16, block=tile.block,
+                     rows=tile.rows, delays=None)
+    signature = {name: "constexpr" if name in constants else POINTERS.get(name, "i32") for name in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=dict(num_warps=tile.warps))
+    looked = made.asm["ptx"].rpartition("ld.volatile")[2]
+    waiting, emptying = looked.partition("st.global.b16")[:2]
+    # In the loop, or behind it.
+    print(bool(emptying) and "bar.sync" in waiting)
+"""
+
+
+def test_no_warp_empties_what_another_waits_for(tmp_path: object) -> None:
+    """One token's tile has 32 elements and 128 threads: its four warps look at the same places, each for itself."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", TILES], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["True"] * 3
