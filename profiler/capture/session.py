@@ -95,8 +95,9 @@ def run_info(
     name: str,
     command: Sequence[str],
 ) -> RunInfo:
-    """What the run of a capture tells of itself; `reports` are every rank's, by phase."""
+    """What the run of a capture tells of itself; `reports` are every rank's, by phase; untraced ones can be missing."""
     first = reports["traced"][0]
+    facts = {k: v for phase in ("untraced", "traced") for one in reports[phase][:1] for k, v in one.machine.items()}
     marks = {"built-in model"} | labels.trace_labels(trace, plan.processes)
     if plan.device == "cpu":
         marks.add("cpu")
@@ -124,7 +125,7 @@ def run_info(
         tracing_mode="node" if plan.device == "cuda" else "operators",
         paths=dict(plan.paths),
         declines=declines,
-        machine={**trace.machine, **reports["untraced"][0].machine, **first.machine},
+        machine=trace.machine | facts,
         environment=runinfo.recorded_environment(),
         labels=runinfo.ordered_labels(marks),
         warmup_replays=WARMUP_REPLAYS,

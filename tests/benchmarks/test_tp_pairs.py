@@ -56,6 +56,22 @@ def test_a_recording_of_several_graphs_is_cut_into_each(pairs: Any) -> None:
     assert int(first.kernels["start_ns"].min()) == 200
 
 
+def test_a_fused_step_is_a_run_without_times_of_its_own(pairs: Any, plan: Any, tmp_path: Path) -> None:
+    case, shared = plan.cases[0], recorded([7] * pairs.REPLAYS)
+    plan = pairs.msgspec.structs.replace(plan, profiler="nsys")
+    for name in case.choices():
+        for rank in range(plan.tp):
+            folder = tmp_path / case.name / name
+            folder.mkdir(parents=True, exist_ok=True)
+            report = pairs.messages.Report(rank=rank, process=rank, machine={"gpu": "one"}, layers=2)
+            pairs.messages.leave(report, pairs.messages.report_path(folder, "traced", rank))
+    traces = pairs.Traces(plan, tmp_path)
+    traces._shared = {rank: shared.with_rank(rank) for rank in range(plan.tp)}
+    run = traces.run(case, "split")
+    assert run.info.machine["gpu"] == "one" and not len(run.trace.timings)
+    assert set(run.trace.kernels["rank"]) == {0, 1}
+
+
 def test_blocks_of_several_arms_are_pairs_with_the_split_step(pairs: Any, plan: Any, tmp_path: Path) -> None:
     names = ["split", "mhc_post=triton", "moe_finalize=triton"]
     for process in range(2):
