@@ -134,7 +134,7 @@ def main() -> None:
     group = SymmetricGroup(capacity=1 << 28)
     report = Report(group, options.out, options.seconds)
     if "correct" in options.only:
-        for tokens in (1, 4, 16):
+        for tokens in (1, 2, 4, 16):
             check_chain(report, group, tokens, options.replays)
     before = ranks_meet(group)
     for tokens in (int(t) for t in options.tokens.split(",")) if "time" in options.only else ():
