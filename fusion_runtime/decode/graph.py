@@ -6,11 +6,13 @@ of the node ids that CUPTI and Nsight report.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusionscope.fusion_runtime.decode.model import DecodeModel
 from fusionscope.fusion_runtime.decode.recorder import SiteRow
@@ -47,11 +49,26 @@ class CapturedForward:
         self.graph.replay()
 
 
-def capture(model: DecodeModel, padding: Sequence[int] = ()) -> CapturedForward:
+class Keep(TorchDispatchMode):  # type: ignore[misc]
+    """Holds every tensor that an operation makes inside, so that no memory of theirs is used a second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.held.append(made)
+        return made
+
+
+def capture(model: DecodeModel, padding: Sequence[int] = (), keep: bool = False) -> CapturedForward:
     """Runs `model.step()` until nothing is compiled or allocated any more, then captures it.
 
     `padding`: bytes of buffers that the graph's memory pool gives away first, so that the step's own buffers lie
-    elsewhere than in another capture: on where they lie it depends how long a replay takes.
+    elsewhere than in another capture: on where they lie it depends how long a replay takes. `keep`: every tensor of the
+    step has memory of its own, so that what a disabled node should have written is still there from the last whole
+    replay.
 
     Raises RuntimeContractError if the model is not on CUDA or the CUDA bindings refuse.
     """
@@ -65,14 +82,15 @@ def capture(model: DecodeModel, padding: Sequence[int] = ()) -> CapturedForward:
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph(keep_graph=True)
-    with torch.cuda.graph(graph):
+    held = Keep() if keep else nullcontext()
+    with torch.cuda.graph(graph), held:
         first = [torch.empty(size, dtype=torch.uint8, device=model.device) for size in padding]
         tokens = model.step()
     rows = [replace(row) for row in model.ctx.recorder.rows]
     nodes, kernels, edges, known = _hip(graph) if torch.version.hip else _cuda(graph)
     graph.instantiate()
     exec_id = None if torch.version.hip else _exec_id(graph)
-    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model, model.ctx, *first])
+    return CapturedForward(graph, tokens, rows, nodes, kernels, edges, known, exec_id, [model, model.ctx, held, *first])
 
 
 def _cuda(graph: Any) -> tuple[int, list[int], list[Edge], bool]:

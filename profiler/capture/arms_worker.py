@@ -51,7 +51,9 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
     told = messages.say if rank == 0 else _nothing
     told(0, 0, f"process {process + 1}: building {plan.base.model}")
     with forward.group_of(plan.base, plan.candidate) as group:
-        first = forward.build(first_plan(plan, process), group, placement.padding(plan.base.seed, process, 0))
+        # Where kernels are disabled, what they wrote must stay: a router's choice of experts is read from it.
+        padding = placement.padding(plan.base.seed, process, 0)
+        first = forward.build(first_plan(plan, process), group, padding, keep=bool(plan.knockouts))
         assert isinstance(first, forward.CudaForward), "arms are measured on a GPU"
         head = Head(
             process=os.getpid(),
@@ -64,7 +66,7 @@ def _run(plan: ArmsPlan, process: int, path: Path, rank: int) -> None:
         captured = [first]
         if plan.knockouts:
             head.nodes[measure.BASE] = first.nodes()
-            timers: dict[str, Callable[[], int]] = {measure.BASE: first.timed, **knocked_out(plan, first, head)}
+            timers: dict[str, Callable[[], int]] = knocked_out(plan, first, head)
         else:
             named = two_arms(plan, first, head, process)
             captured = list(named.values())
@@ -124,16 +126,15 @@ def two_arms(plan: ArmsPlan, first: Any, head: Head, process: int = 0) -> dict[s
 
 
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:
-    """A timer for the base without the nodes of each boundary; the head learns what a disabled node costs."""
+    """Timers of the base and of the base without each boundary's nodes; the head learns what a disabled node costs."""
     from fusionscope.profiler.capture.graph_copies import CudaGraphs
 
     graphs, sites = CudaGraphs(), base.sites()
     head.facts[arms.DISABLED_NS] = measure.disabled_node_ns(graphs=graphs)
-    timers: dict[str, Callable[[], int]] = {}
+    timers = {measure.BASE: measure.covered(graphs, base.captured.replay)}
     for boundary in plan.knockouts:
         nodes = measure.nodes_of(sites, boundary)
-        launch = graphs.without(base.captured.graph, nodes)
-        timers[arms.WITHOUT + boundary] = lambda launch=launch: graphs.timed(launch)  # type: ignore[misc]
+        timers[arms.WITHOUT + boundary] = measure.covered(graphs, graphs.without(base.captured.graph, nodes))
         head.facts[arms.NODES + boundary] = len(nodes)
     return timers
 

@@ -79,13 +79,13 @@ class CpuForward(Replayed):
 class CudaForward(Replayed):
     """Each replay is one launch of the captured graph; its time lies between two CUDA events."""
 
-    def __init__(self, model: Any, padding: Sequence[int] = ()) -> None:
+    def __init__(self, model: Any, padding: Sequence[int] = (), keep: bool = False) -> None:
         import torch
 
         from fusionscope.fusion_runtime.decode import graph
 
         super().__init__(model)
-        self.captured = graph.capture(model, padding)
+        self.captured = graph.capture(model, padding, keep)
         self.device_index = torch.cuda.current_device()
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         self._token = torch.zeros(1, device="cuda")
@@ -240,12 +240,12 @@ def spec_of(model: str, device: str, layers: int) -> Any:
     return spec.truncated(layers) if layers else spec
 
 
-def build(plan: CapturePlan, group: Any, padding: Sequence[int] = ()) -> Replayed:
-    """The forward of this rank, warmed up (on CUDA: captured, its buffers behind `padding`)."""
+def build(plan: CapturePlan, group: Any, padding: Sequence[int] = (), keep: bool = False) -> Replayed:
+    """The forward of this rank, warmed up (on CUDA: captured, its buffers behind `padding`; `keep` as of `capture`)."""
     from fusionscope.fusion_runtime.context import PathChoice
     from fusionscope.fusion_runtime.decode.model import DecodeModel, make_context
 
     spec = spec_of(plan.model, plan.device, plan.layers)
     ctx = make_context(group, plan.device, PathChoice(plan.paths))
     model = DecodeModel(spec, group, plan.batch, plan.context, plan.device, ctx, plan.seed)
-    return CpuForward(model) if plan.device == "cpu" else CudaForward(model, padding)
+    return CpuForward(model) if plan.device == "cpu" else CudaForward(model, padding, keep)

@@ -71,7 +71,8 @@ def test_two_graphs_compare_as_they_differ() -> None:
 
 def test_a_knock_out_is_raw_and_corrected_by_what_a_disabled_node_costs() -> None:
     found = measure.knockout(SPLIT, "ar_norm", sites=SITES, blocks=3, graphs=FakeGraphs())
-    assert (found.base_ns, found.nodes, found.disabled_node_ns) == (20_000, 2, 300)
+    # The launch is in neither time, although a copy takes longer to launch.
+    assert (found.base_ns, found.nodes, found.disabled_node_ns) == (15_000, 2, 300)
     assert found.raw_ns == 5_000 - 600 and found.corrected_ns == 5_000
     assert found.corrected_ns >= 20_000 - 19_000  # never below what a real fusion saves
 
