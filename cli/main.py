@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import io
+import signal
 import sys
 from typing import Any
 
@@ -158,6 +159,9 @@ def sentence(error: Exception) -> str | None:
 
 def run() -> None:
     """Entry point of the `fusionscope` script."""
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        # To be ended is Ctrl-C from afar: what is done is kept, and no temporary folder stays behind.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows fewer letters than a kernel's name has gets a question mark, not a traceback.
         if isinstance(stream, io.TextIOWrapper):

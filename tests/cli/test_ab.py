@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +44,30 @@ def test_blocks_too_few_to_judge_are_kept_all_the_same(fusionscope: Any) -> None
     assert answer.code == 2
     kept = answer.err.partition("is kept as run ")[2].strip().rstrip(".")
     assert fusionscope("runs", "--json").json["runs"][0]["run"] == kept
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_from_outside_keeps_the_blocks_and_leaves_no_temporary_folder(tmp_path: Path, number: int) -> None:
+    turns, temporary, store = tmp_path / "turns", tmp_path / "tmp", tmp_path / "store"
+    temporary.mkdir()
+    arm = [sys.executable, "-S", "-c", f"open({str(turns)!r}, 'a').write('x'); print(1.0)"]
+    command = [sys.executable, "-c", "from fusionscope.cli.main import run; run()", "ab", "--blocks", "100000"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "FUSIONSCOPE_STORE": str(store)}
+    process = subprocess.Popen(
+        [*command, "--json", "--", *arm, "--", *arm], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    # Five blocks of six turns; a person's terminal would send the arm the same, so the last turn may be cut.
+    deadline = time.monotonic() + 60
+    while (turns.stat().st_size if turns.exists() else 0) < 31:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    told = json.loads(out)
+    assert told["saving"]["blocks"] >= 5 and "ended early" in told["warnings"][0]
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
