@@ -42,8 +42,6 @@ PARTS = ("knockout", "place", "rounds")
 CAPTURES, BLOCKS, REPLAYS = 4, 4, 3
 #: Rounds that compare the program with itself, before the first with a delay.
 AA_ROUNDS = 30
-#: Clock cycles of spins that cover what the host takes to launch a graph: 0.1 and 0.3 ms.
-COVER, LONG_COVER = 200_000, 600_000
 #: A spinning kernel in every arm of a round: only its length differs.
 SHORT_NS = 1000
 #: Captures that are knocked out in one process, blocks of each, and blocks of the captures whose places are compared.
@@ -62,8 +60,9 @@ def work(options: argparse.Namespace) -> int:
     bench = Bench(sample(options.make), options.process)
     facts = {"process": options.process, "gpu": torch.cuda.get_device_name()}
     if "knockout" in wanted:
+        probe = Probe()
         for k in range(KNOCKED):
-            add(file, {"what": "knockout", **facts, "capture": k, **knock_out(bench, k)})
+            add(file, {"what": "knockout", **facts, "capture": k, **knock_out(bench, k, probe)})
             bench.clear()
             if time.monotonic() > begin + options.seconds:
                 break
@@ -214,14 +213,28 @@ def behind(sizes: tuple[int, ...]) -> Iterator[None]:
         torch.cuda.graph = plain
 
 
-def knock_out(bench: Bench, k: int) -> dict[str, Any]:
+class Probe:
+    """Tells in which of two states the GPU is: a launch of the same graph takes 0.3 us more a node in the slow one."""
+
+    def __init__(self) -> None:
+        self._on = CudaGraphs()
+        self._launch = self._on.without(self._on.chain(500), range(1, 499))
+
+    def node_ns(self) -> float:
+        """What a disabled node takes now, the graph's beginning included, ns."""
+        return round(statistics.median(self._on.timed(self._launch) for _ in range(21)) / 500, 1)
+
+
+def knock_out(bench: Bench, k: int, probe: Probe) -> dict[str, Any]:
     """One capture by the sample's own procedure and by this project's, ns: both kernels, the norms, the all-reduces.
 
     `launched` has in the same blocks what the ways of launching and timing make of it: the base by its graph (`split`)
-    or by a copy with nothing disabled (`copy`), launched as the sample does, as this project does, and each behind a
-    spin that covers what the host takes.
+    or by a copy with nothing disabled (`copy`), launched as the sample does (`theirs`), by this project's copies on an
+    idle GPU (`idle`), and those behind a spin that covers what the host takes (`covered`). `node_ns` tells the state of
+    the GPU after each of the steps.
     """
     made, on = bench.made, CudaGraphs()
+    state = {"begin": probe.node_ns()}
     graph, ranges = bench.capture("split", "split", k)
     one, _ = bench.capture("fused", "fused", k)
     picks: dict[str, Callable[[int, int], Any]] = {
@@ -232,6 +245,7 @@ def knock_out(bench: Bench, k: int) -> dict[str, Any]:
     theirs = {name: made.knocked_out(graph, ranges, pick) for name, pick in picks.items()}
     arms = {"split": graph.replay, "fused": one.replay, **theirs}
     taken: dict[str, list[float]] = {name: [] for name in arms}
+    state["captured"] = probe.node_ns()
     for launch in arms.values():
         for _ in range(10):
             made.timed(launch)
@@ -239,21 +253,23 @@ def knock_out(bench: Bench, k: int) -> dict[str, Any]:
         order = ["split", "fused", "fused", "split"] if (block + k) % 2 else ["fused", "split", "split", "fused"]
         for arm in [*order, *picks]:
             taken[arm] += [made.timed(arms[arm]) for _ in range(10)]
+    state["by the sample"] = probe.node_ns()
     cost = measure.disabled_node_ns(graphs=on)
     ours = {}
     for name, pick in picks.items():
         nodes = [node for i, j in ranges for node in pick(i, j)]
         found = measure.knockout(graph, nodes, blocks=KNOCKED_BLOCKS, disabled_ns=cost, graphs=on)
         ours[name] = {"base": found.base_ns, "raw": found.raw_ns, "nodes": found.nodes}
+    state["ours"] = probe.node_ns()
     fused = {"fused": one.replay, "fused copy": on.without(one, [])}
     here = {"split": graph.replay, "copy": on.without(graph, []), **fused}
     here |= {name: on.without(graph, [n for i, j in ranges for n in pick(i, j)]) for name, pick in picks.items()}
     there = {"split": graph.replay, "copy": made.knocked_out(graph, ranges, lambda i, j: []), **theirs}
+    state["copied"] = probe.node_ns()
     ways: dict[str, tuple[Mapping[str, Any], Callable[[Any], int]]] = {
         "theirs": (there, lambda launch: round(made.timed(launch) * 1e3)),
-        "ours": (here, on.timed),
-        "covered": (here, _behind_a_spin(on, COVER)),
-        "long covered": (here, _behind_a_spin(on, LONG_COVER)),
+        "idle": (here, on.timed),
+        "covered": (here, on.covered),
     }
     timers = {
         f"{way}: {arm}": (lambda launch=launch, timed=timed: timed(launch))
@@ -261,14 +277,18 @@ def knock_out(bench: Bench, k: int) -> dict[str, Any]:
         for arm, launch in launches.items()
     }
     rows = measure.in_blocks(timers, LAUNCHED_BLOCKS, REPLAYS, seed=k)
+    state["launched"] = probe.node_ns()
     late = measure.delay(graph, [j - 1 for _, j in ranges], 2.0, blocks=6, graphs=on)
     launching = {name: _launching(launch) for name, launch in here.items()}
+    state["delayed"] = probe.node_ns()
     on.close()
+    state["closed"] = probe.node_ns()
     return {
         "sample": {name: round(statistics.median(times) * 1e3) for name, times in taken.items()},
         "ours": ours,
         "launched": {arm: statistics.median(ns for _, name, ns in rows if name == arm) for arm in timers},
         "host_launch_ns": launching,
+        "node_ns": state,
         "disabled_node_ns": cost,
         "criticality": late.criticality,
     }
@@ -328,16 +348,6 @@ def _timed(launches: Mapping[str, Any], blocks: int, seed: int) -> dict[str, lis
     timers = {arm: (lambda launch=launch: on.timed(launch)) for arm, launch in launches.items()}
     timings = measure.as_table(measure.in_blocks(timers, blocks, REPLAYS, seed=seed))
     return {arm: ab.block_values(timings, arm).tolist() for arm in launches}
-
-
-def _behind_a_spin(on: CudaGraphs, cycles: int) -> Callable[[Any], int]:
-    """A timer that keeps the GPU busy while the host launches, so that the launch is in no time."""
-
-    def timed(launch: Any) -> int:
-        torch.cuda._sleep(cycles)
-        return on.timed(launch)
-
-    return timed
 
 
 def _mde(file: Path, first: int, of: int) -> float:
