@@ -26,8 +26,9 @@ PART, LEFT_NS = 0.5, 400.0
 #: that the candidate's trace corrects (12 and 11 graphs choose 0.65 and 0.8); with several streams it is the overlap
 #: that decides, and both traces have one (13 graphs choose 0.8).
 PART_UNSURE = 0.8
-#: Standard deviation of what is still off then, ns times the root of the number of launches that go, in those graphs.
-STILL_NS = 240.0
+#: Standard deviation of what is still off then, ns times the root of the number of launches that go. 240 held 104 of
+#: 114 cases on an H200 that were new to it, but only 45 of the 54 plain chains among them.
+STILL_NS = 260.0
 
 
 def with_step(

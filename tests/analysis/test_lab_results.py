@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-SETS = {"first": "h200_lab", "second": "h200_lab2", "third": "h200_lab3"}
+SETS = {"first": "h200_lab", "second": "h200_lab2", "third": "h200_lab3", "fourth": "h200_lab4"}
 
 
 @pytest.fixture(params=SETS)
@@ -94,17 +95,33 @@ def test_what_the_page_says_of_tracing_and_captures_is_what_the_cases_say(monkey
         of = stored[name]["taken_along"]
         cells = " | ".join(f"{value:.3f}" for key, value in of.items() if key != "cases")
         assert f"| {of['cases']} | {cells} |" in page
-    today = {name: stored["second"]["classes"][name]["today"] for name in ("candidate", "candidate run")}
-    errors = [f"{today[name]['mean_error']:.2f}" for name in today]
-    assert f"mean error of {errors[0]} (candidate) and {errors[1]}" in page.replace("\n", " ")
-    later = stored["third"]["classes"]["candidate run"]["today"]["mean_error"]
-    assert f"would have been {int(later * 1000 + 0.5) / 1000}" in page.replace("\n", " ")
+    for name in ("second", "third", "fourth"):
+        alone, whole = (stored[name]["classes"][by] for by in ("candidate", "candidate run"))
+        now, then = alone["today"], whole["today"]
+        row = (
+            f"| {name} | {stored[name]['cases']} | {now['mean_error']:.2f}, {now['inside']} | "
+            f"{then['mean_error']:.2f}, {then['p95']:.2f}, {then['inside']} | {whole['one_capture']['mean_error']:.2f} |"
+        )
+        assert row in page
 
 
-def test_the_page_names_each_kind_of_graph_of_the_third_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_changed_after_the_fourth_set_is_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    rows = importlib.import_module("lab").lines(RESULTS / "h200_lab4.jsonl")
+    intervals = [row["again"]["candidate run"]["interval_ns"] for row in rows]
+    held = [low <= row["measured"]["ns"] <= high for row, (low, high) in zip(rows, intervals, strict=True)]
+    widths = [(high - low) / 2 / row["step_ns"] * 100 for row, (low, high) in zip(rows, intervals, strict=True)]
+    plain = [importlib.import_module("lab_report").kind_of(row["facts"]) == "chain" for row in rows]
+    chains = sum(h for h, chain in zip(held, plain, strict=True) if chain)
+    page = " ".join((ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8").split())
+    told = f"would have held {sum(held)} of {len(rows)}, {chains} of the {sum(plain)} chains, with a half-width of "
+    assert f"{told}{statistics.median(widths):.3f}" in page
+
+
+def test_the_page_names_each_kind_of_graph_of_the_newest_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
     report, lines = importlib.import_module("lab_report"), importlib.import_module("lab").lines
-    rows = lines(RESULTS / "h200_lab3.jsonl")
+    rows = lines(RESULTS / "h200_lab4.jsonl")
     page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
