@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 #: does not.
 TRACER_PART, TRACER_ERROR = 0.5, 0.5
 #: What a launch takes along at the least, ns, and how far off that may be: 110 on an H200. Four sets of 44, 94, 52 and
-#: 87 graphs, chains and whole models, choose 100 to 130 by the fused time alone (benchmarks/lab_parts.py), and two whose
-#: candidates were traced whole 110 to 130.
+#: 87 graphs, chains and whole models, choose 100 to 130 by the fused time alone (benchmarks/lab_parts.py), and two
+#: whose candidates were traced whole 110 to 130.
 TAKEN_NS, TAKEN_ERROR_NS = 110.0, 40.0
 #: What tracing adds at a launch that need not wait for its predecessor's end, ns. A gap before it shows that (0.6 us);
 #: where there is no gap it lies in the launch: with it, errors of 12 chains on an H200 fall from 0.38 points to 0.19

@@ -100,7 +100,8 @@ def test_what_the_page_says_of_tracing_and_captures_is_what_the_cases_say(monkey
         now, then = alone["today"], whole["today"]
         row = (
             f"| {name} | {stored[name]['cases']} | {now['mean_error']:.2f}, {now['inside']} | "
-            f"{then['mean_error']:.2f}, {then['p95']:.2f}, {then['inside']} | {whole['one_capture']['mean_error']:.2f} |"
+            f"{then['mean_error']:.2f}, {then['p95']:.2f}, {then['inside']} | "
+            f"{whole['one_capture']['mean_error']:.2f} |"
         )
         assert row in page
 
