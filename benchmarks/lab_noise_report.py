@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ RESULTS = Path(__file__).parent / "results"
 PROCESSES = 3
 #: Medians of the sample's knockout.json, us.
 SAMPLE = {"both": 952.27 - 812.54, "ar": 952.27 - 881.41, "norm": 952.27 - 903.14}
-#: Ways of launching and timing a knock-out (see `lab_noise.knock_out`).
-WAYS = ("theirs", "ours", "covered", "long covered")
+#: The GPU is in one of two states; in the slow one the graph's step takes longer than that, and a disabled node.
+SLOW_STEP_NS, SLOW_NODE_NS = 1_000_000, 400
 Rows = Sequence[dict[str, Any]]
 
 
@@ -228,46 +228,62 @@ def places(rows: Rows, kind: str, way: str) -> dict[str, Any]:
 
 
 def knockouts(rows: Rows) -> dict[str, Any]:
-    """What goes with disabled nodes: by this project, by the sample's own procedure, and behind a spin, per capture."""
+    """What goes with disabled nodes, by the way of launching and timing, in each of the two states of the GPU.
+
+    `ours` is this project's procedure; `ours, idle` was it before its times left out what the host takes to launch.
+    """
     if not rows:
         return {}
     found: dict[str, Any] = {"captures": len(rows), "sample_us": {k: round(v, 1) for k, v in SAMPLE.items()}}
-    by: dict[str, Callable[[dict[str, Any], str], float]] = {
-        "ours_us": lambda row, name: row["ours"][name]["raw"],
-        "by_the_samples_procedure_us": lambda row, name: row["sample"]["split"] - row["sample"][name],
-    }
-    launched = [row for row in rows if "launched" in row]
-    for way in WAYS if launched else ():
-        for base in ("split", "copy"):
-            by[f"{way}, from {base}_us"] = lambda row, name, way=way, base=base: (  # type: ignore[misc]
-                row["launched"][f"{way}: {base}"] - row["launched"][f"{way}: {name}"]
-            )
-    for how, value in by.items():
-        of = launched if ", from " in how else rows
-        taken = {name: sorted(value(row, name) for row in of) for name in SAMPLE}
-        found[how] = {
-            name: {
-                "median": _us(statistics.median(values)),
-                "range": [_us(values[0]), _us(values[-1])],
-                "of_the_sample": round(statistics.median(values) / 1e3 / SAMPLE[name], 3),
-            }
-            for name, values in taken.items()
-        }
-    if launched:
-        hosts = {name: [row["host_launch_ns"][name] for row in launched] for name in launched[0]["host_launch_ns"]}
-        found["host_takes_us"] = {name: _us(statistics.median(values)) for name, values in hosts.items()}
-        found["fusion_behind_a_spin_us"] = _us(
-            statistics.median(row["launched"]["covered: split"] - row["launched"]["covered: fused"] for row in launched)
-        )
+    ways: dict[str, list[dict[str, tuple[float, float]]]] = {}
+    for row in rows:
+        ours = {name: (one["base"], one["raw"]) for name, one in row["ours"].items()}
+        ways.setdefault("ours" if "node_ns" in row else "ours, idle", []).append(ours)
+        sample = row["sample"]
+        theirs = {name: (sample["split"], sample["split"] - sample[name]) for name in (*SAMPLE, "fused")}
+        ways.setdefault("by the sample's procedure", []).append(theirs)
+        launched = row.get("launched", {})
+        for way in dict.fromkeys(arm.partition(": ")[0] for arm in launched):
+            for base in ("split", "copy"):
+                at = launched[f"{way}: {base}"]
+                arms = [name for name in (*SAMPLE, "fused") if f"{way}: {name}" in launched]
+                gains = {name: (at, at - launched[f"{way}: {name}"]) for name in arms}
+                ways.setdefault(f"{way}, from {base}", []).append(gains)
+    for state, slow in (("fast", False), ("slow", True)):
+        found[state] = {way: _gains(of, slow) for way, of in ways.items()}
+    hosts = [row["host_launch_ns"] for row in rows if "host_launch_ns" in row]
+    if hosts:
+        found["host_takes_us"] = {arm: _us(statistics.median(one[arm] for one in hosts)) for arm in hosts[0]}
+    nodes = [row["disabled_node_ns"] for row in rows]
+    found["disabled_node_ns"] = {"fast": _median([ns for ns in nodes if ns < SLOW_NODE_NS]),
+                                 "slow": _median([ns for ns in nodes if ns >= SLOW_NODE_NS])}  # fmt: skip
+    found["criticality"] = round(statistics.median(row["criticality"] for row in rows), 3)
     found["corrected_below_the_fusion"] = sum(
         row["ours"]["both"]["raw"] + row["ours"]["both"]["nodes"] * row["disabled_node_ns"]
         < row["sample"]["split"] - row["sample"]["fused"]
         for row in rows
     )
-    found["disabled_node_ns"] = round(statistics.median(row["disabled_node_ns"] for row in rows))
-    found["criticality"] = round(statistics.median(row["criticality"] for row in rows), 3)
-    found["fusion_us"] = _us(statistics.median(row["sample"]["split"] - row["sample"]["fused"] for row in rows))
     return found
+
+
+def _gains(captures: list[dict[str, tuple[float, float]]], slow: bool) -> dict[str, Any]:
+    """Medians and ranges, us, of the captures whose base was measured in that state."""
+    found: dict[str, Any] = {}
+    for name in (*SAMPLE, "fused"):
+        values = sorted(one[name][1] for one in captures if name in one and (one[name][0] > SLOW_STEP_NS) == slow)
+        if values:
+            found[name] = {
+                "captures": len(values),
+                "median": _us(statistics.median(values)),
+                "range": [_us(values[0]), _us(values[-1])],
+            }
+            if name in SAMPLE:
+                found[name]["of_the_sample"] = round(statistics.median(values) / 1e3 / SAMPLE[name], 3)
+    return found
+
+
+def _median(values: list[float]) -> float | None:
+    return round(statistics.median(values)) if values else None
 
 
 def runs(rows: Rows) -> dict[str, Any]:
