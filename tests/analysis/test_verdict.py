@@ -19,6 +19,10 @@ def verdict(low: float, high: float, mde: float | None = 1_000.0, missing: str =
         (6_000, 9_000, "worth_merging"),
         (2_000, 4_000, "below_margin"),
         (-500, 800, "not_measurable"),
+        # A loss, or a saving, that the noise could be.
+        (-800, -200, "not_measurable"),
+        (200, 800, "not_measurable"),
+        (-9_000, -500, "inconclusive"),
         (-9_000, -2_000, "slower"),
         (500, 9_000, "inconclusive"),
         (2_000, 9_000, "inconclusive"),
