@@ -87,14 +87,14 @@ def errors_seen(freedom: float) -> float:
     the one that is to find the difference. The sum of Student's quantiles at 5 % and 80 % allows for one of the two:
     with six degrees of freedom another measurement finds 71 % of differences of that size, with two 60 %.
     """
-    nodes = (np.arange(400) + 0.5) / 400
+    nodes = (np.arange(100) + 0.5) / 100
     told = np.sqrt(stats.chi2.ppf(nodes, freedom) / freedom)
     needed = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom))
 
     def short(factor: float) -> float:
         return float(np.mean(stats.nct.sf(needed, freedom, factor * told))) - POWER
 
-    return float(optimize.brentq(short, 1.0, 200.0, xtol=1e-4))
+    return float(optimize.brentq(short, 1.0, 200.0, xtol=1e-3))
 
 
 def shift(by_process: Sequence[Floats], captured: Floats | None = None) -> Shift | None:

@@ -294,14 +294,19 @@ def test_two_processes_that_agree_are_no_doubt_that_contradicts_itself() -> None
     assert found.mde_ns is not None and found.mde_ns < 0.002 * found.base_ns
 
 
-@pytest.mark.parametrize("freedom", [2, 3, 6, 18])
-def test_a_difference_of_the_noise_floor_is_found_by_four_of_five_other_measurements(freedom: int) -> None:
+@pytest.mark.parametrize(("freedom", "found_before"), [(2, 0.604), (3, 0.648), (6, 0.712), (18, 0.767)])
+def test_a_difference_of_the_noise_floor_is_found_by_four_of_five_other_measurements(
+    freedom: int, found_before: float
+) -> None:
     chooser, trials = np.random.default_rng(5), 200_000
     told, again = (np.sqrt(chooser.chisquare(freedom, trials) / freedom) for _ in range(2))
     floor = shifts.errors_seen(freedom) * told
     needed = float(stats.t.ppf(0.975, freedom))
     seen_once = chooser.normal(0, 1, trials) + floor > needed * again
     assert seen_once.mean() == pytest.approx(0.8, abs=0.005)
+    # The sum of the quantiles would be found by fewer: it allows for the error of one measurement alone.
+    plain = (needed + float(stats.t.ppf(0.8, freedom))) * told
+    assert (chooser.normal(0, 1, trials) + plain > needed * again).mean() == pytest.approx(found_before, abs=0.01)
     # The median of many floors is found more often, and twice that nearly always.
     for times, least in ((1, 0.8), (2, 0.99)):
         assert (chooser.normal(0, 1, trials) + times * np.median(floor) > needed * again).mean() > least
