@@ -148,20 +148,25 @@ def predicted_part(saving: StepSaving, value_ns: float, serve: Serve, tpot_ms: f
 
 
 def guarded(verdict: Verdict, found: Serving) -> Verdict:
-    """The verdict, with no positive answer where the acceptance length fell beyond its noise."""
-    if found.acceptance is None or not found.acceptance.dropped:
-        return verdict
-    if verdict.class_ not in (WORTH_MERGING, BELOW_MARGIN):
-        return verdict
+    """The verdict, with no positive answer where the acceptance length fell beyond its noise.
+
+    Nor does an observation then say that several captures would give one.
+    """
+    positive = (WORTH_MERGING, BELOW_MARGIN)
     fell = found.acceptance
+    if fell is None or not fell.dropped or not {verdict.class_, verdict.would_be} & set(positive):
+        return verdict
     sentence = f"Undecided whatever the time: {fell.sentence()} On time alone: {verdict.sentence}"
+    why = f"the acceptance length fell beyond its noise ({fell.base:.3g} -> {fell.candidate:.3g})."
     # What was to be quoted ends in the class and what would change that; both are others now.
     said = verdict.quote.rpartition(f": {WORDS[verdict.class_]}")[0]
-    quote = (
-        f"{said}: {WORDS[INCONCLUSIVE]}, since the acceptance length fell beyond its noise ({fell.base:.3g} -> "
-        f"{fell.candidate:.3g})."
+    return replace(
+        verdict,
+        class_=INCONCLUSIVE,
+        sentence=sentence,
+        quote=f"{said}: {WORDS[INCONCLUSIVE]}, since {why}",
+        would_be="",
     )
-    return replace(verdict, class_=INCONCLUSIVE, sentence=sentence, quote=quote)
 
 
 def sentences(found: Serving) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from small_inputs import SGLANG, VLLM
 
+from fusionscope.analysis.observed import observe
 from fusionscope.analysis.serving import Serve, Serving, StepSaving, guarded, predicted_part, sentences, serving
 from fusionscope.analysis.verdict import judge
 from fusionscope.profiler.errors import FusionScopeError
@@ -107,6 +108,12 @@ def test_an_acceptance_length_that_falls_beyond_its_noise_forbids_a_positive_ver
     assert alone is not None and not alone.dropped and "no noise known" in alone.sentence()
     slow = judge(-10.0, (-11.0, -9.0), 1000.0, 1.0, kind="measured")
     assert guarded(slow, fell) == slow
+    # Of one capture of each arm: nothing is left that a gate could lean to.
+    once = observe(100.0, (99.0, 101.0), 1000.0, 1.0, together=True, margin=0.005, next_step="ab").verdict
+    assert (once.class_, once.would_be, guarded(once, fell).would_be) == ("inconclusive", "worth_merging", "")
+    assert guarded(once, fell).quote.endswith(
+        ": undecided, since the acceptance length fell beyond its noise (3.1 -> 2.9)."
+    )
 
 
 def test_concurrencies_of_one_arm_alone_are_named() -> None:
