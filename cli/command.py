@@ -15,6 +15,15 @@ class Command(TyperCommand):
     def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
         super().__init__(*args, help=re.sub(r"\n\n(Example: .*)", _copied, help or ""), **settings)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Errors of use name this command, so that they can send to its own help."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] RUN`: an argument as its metavar says it."""
         return ["[OPTIONS]", *(_shown(one) for one in self.get_params(ctx) if one.param_type_name == "argument")]

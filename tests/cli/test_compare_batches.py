@@ -53,3 +53,9 @@ def test_all_ranks_are_shown_with_their_wait_apart(batches: Any) -> None:
     assert over["base"]["slowest_span_ns"] == 30_500 and over["base"]["forward_wait_ns"] == {"0": 500, "1": 0}
     assert over["base"]["transfer_ns"] == 4 * 3_500
     assert "All ranks; fusing removes no wait" in batches("compare", "two", "two").out
+
+
+def test_an_option_without_its_value_sends_to_the_help_of_its_command(batches: Any) -> None:
+    answer = batches("compare", "--base", "b1", "--candidate")
+    assert answer.code == 2
+    assert answer.err.strip() == "Option '--candidate' requires an argument. See `fusionscope compare --help`."
