@@ -106,7 +106,7 @@ def estimate(
     opened = open_store(store)
     if bench:
         times = (speedup, fused_us, isolated_split_us)
-        said: Claim | None = from_bench(bench, opened, kind, shape.tokens, fused_launches, times, bench_path)
+        said: Claim | None = from_bench(bench, opened, kind, shape, fused_launches, times, bench_path)
     else:
         said = claim(speedup, fused_us, fused_launches, fused_from, isolated_split_us)
     part = margin_part(margin)

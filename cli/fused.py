@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fusionscope.analysis.estimate import Fused
+    from fusionscope.analysis.floors import Shape
     from fusionscope.profiler.readers.bench_csv import BenchRow
     from fusionscope.profiler.store import Store
 
@@ -81,14 +82,15 @@ def claim(
 
 
 def from_bench(
-    bench: str, store: Store, boundary: str, tokens: int, launches: int, others: tuple[float | None, ...],
+    bench: str, store: Store, boundary: str, shape: Shape, launches: int, others: tuple[float | None, ...],
     which: str = "",
 ) -> Claim:  # fmt: skip
     """The fused kernel as a bench has it, a CSV file or a run of `fusionscope bench`.
 
-    Raises FusionScopeError where another option claims a time too, or the bench is of another boundary.
+    Raises FusionScopeError where another option claims a time too, or the bench is of another boundary or width.
     """
     from fusionscope.analysis.estimate import Fused
+    from fusionscope.analysis.floors import shape_of
     from fusionscope.profiler import runinfo
     from fusionscope.profiler.errors import FusionScopeError
     from fusionscope.profiler.readers.bench_csv import bench_row, read_bench, rows_of_run
@@ -96,8 +98,18 @@ def from_bench(
     if any(value is not None for value in others):
         raise FusionScopeError("--from brings the fused time: leave --speedup, --fused-us and --isolated-split-us out.")
     is_table = Path(bench).is_file() or Path(bench).suffix.lower() == ".csv"
-    rows = read_bench(bench) if is_table else rows_of_run(runinfo.read(store.find(bench)), boundary)
-    row = bench_row(rows, tokens, bench, which)
+    if is_table:
+        rows = read_bench(bench)
+    else:
+        info = runinfo.read(store.find(bench))
+        rows = rows_of_run(info, boundary)
+        width = shape_of(info).hidden
+        if width and shape.hidden and width != shape.hidden:
+            raise FusionScopeError(
+                f"{bench} was taken at a hidden width of {width:,} ({info.model}), and this step has {shape.hidden:,}: "
+                "bench with its model, or say its width with --hidden."
+            )
+    row = bench_row(rows, shape.tokens, bench, which)
     alone = row.setting.startswith("isolated")
     fused = Fused(
         time_ns=row.fused_ns,

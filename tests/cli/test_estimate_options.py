@@ -78,6 +78,11 @@ def test_a_stored_bench_gives_them_too(fusionscope: Any, tmp_path: Path) -> None
     text = fusionscope(*args, "b", "--from-path", "triton").out
     assert "3.00 us a site in 1 launch, in-context (triton at 4 tokens of b)" in text
     other = fusionscope("estimate", "split", "--boundary", "add_norm", "--from", "b")
+    save("ar_norm", "deepseek-v3", 4, rows, table("timings"), store, "wide", [], device="cpu")
+    wide = (*args, "wide", "--from-path", "triton", "--hidden")
+    assert fusionscope(*wide, "7168").code == 0
+    narrow = fusionscope(*wide, "4096")
+    assert narrow.code == 2 and "a hidden width of 7,168 (deepseek-v3), and this step has 4,096" in narrow.err
     for answer, says in (
         (fusionscope(*args, "split"), "split holds no bench: `fusionscope bench` makes such a run."),
         (fusionscope(*args, "none"), "There is no run none in"),
