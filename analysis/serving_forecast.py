@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from fusionscope.analysis.analysed import Analysed
 from fusionscope.analysis.batches import CONTROL, batch_of_run, rows_of
 from fusionscope.analysis.compare import Comparison
 from fusionscope.analysis.serving import Serving, StepSaving, sentences
@@ -21,6 +22,12 @@ def step_savings(pairs: Sequence[Comparison], margin: float) -> dict[int, StepSa
             ceiling = guess.ceiling_ns if guess else None
             found[batch] = StepSaving(row.step_ns, row.saving_ns, row.interval_ns, ceiling)
     return found
+
+
+def estimated(run: Analysed, saving_ns: float) -> dict[int, StepSaving]:
+    """The same of a run alone, whose saving was estimated."""
+    batch = batch_of_run(run)
+    return {batch: StepSaving(run.step_ns(), saving_ns, (saving_ns, saving_ns))} if batch else {}
 
 
 def control_batches(pairs: Sequence[Comparison]) -> set[int]:

@@ -24,9 +24,11 @@ class Forecast:
     def sentence(self) -> str:
         """The forecast in words."""
         low, high = self.predicted_interval
+        change = f"{-self.predicted:+.2%}"
+        change += f" [{-high:+.2%}, {-low:+.2%}]" if low < high else ""
         return (
-            f"Batch {self.batch}: {self.tpot_ms[0]:.3f} -> {self.tpot_ms[1]:.3f} ms a token ({-self.predicted:+.2%} "
-            f"[{-high:+.2%}, {-low:+.2%}]), {self.throughput[0]:,.1f} -> {self.throughput[1]:,.1f} tokens a second."
+            f"Batch {self.batch}: {self.tpot_ms[0]:.3f} -> {self.tpot_ms[1]:.3f} ms a token ({change}), "
+            f"{self.throughput[0]:,.1f} -> {self.throughput[1]:,.1f} tokens a second."
         )
 
 

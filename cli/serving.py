@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fusionscope.cli.analysing import MarginOpt, margin_part
+from fusionscope.cli.analysing import MarginOpt, analysed, margin_part
 from fusionscope.cli.common import BoundariesOpt, JsonOpt, RankOpt, RulesOpt, StoreOpt, emit
 from fusionscope.cli.pairing import compared, references
 from fusionscope.cli.variadic import Variadic
@@ -45,6 +45,10 @@ def serving(
     candidate: Annotated[
         list[str] | None, typer.Option("--candidate", metavar="RUN...", help="Traced runs after, one a batch.")
     ] = None,
+    saving_us: Annotated[
+        float | None,
+        typer.Option("--saving-us", help="Saving of a forward as `estimate` has it, us: in place of --candidate."),
+    ] = None,
     controls: Annotated[
         str, typer.Option("--controls", metavar="N,N", help="Concurrencies at which the fusion cannot fire.")
     ] = "",
@@ -80,7 +84,7 @@ def serving(
     from fusionscope.analysis.accuracy import parse
     from fusionscope.analysis.serving import Serve
     from fusionscope.analysis.serving import serving as beside
-    from fusionscope.analysis.serving_forecast import control_batches, step_savings
+    from fusionscope.analysis.serving_forecast import control_batches, estimated, step_savings
     from fusionscope.analysis.serving_forecast import document as told
     from fusionscope.analysis.serving_outlook import assumed, forecasts
     from fusionscope.profiler.errors import FusionScopeError
@@ -91,14 +95,20 @@ def serving(
     if not (serving_base or base or candidate):
         raise FusionScopeError(
             "Give serving results (--serving-base F… --serving-candidate F…), or traced runs to predict from (--base "
-            "RUN --candidate RUN), or both."
+            "RUN with --candidate RUN or --saving-us X), or both."
         )
     pairs: list[Comparison] = []
     part = margin_part(margin)
-    if base or candidate:
+    if saving_us is None and (base or candidate):
         pairs = compared(*references(None, base, candidate), part, store, rank, "", rules, boundary)
     serve = Serve(None if host_us is None else host_us * 1000, accept_length, decode_share)
     savings = step_savings(pairs, part)
+    if saving_us is not None:
+        if not base or len(base) > 1 or candidate:
+            raise FusionScopeError(
+                "--saving-us X is what one run would save: give that run with --base, no --candidate."
+            )
+        savings = estimated(analysed(base[0], store, rank, "", rules, "", boundaries=boundary), saving_us * 1000)
     scores = [parse(text) for text in accuracy or []]
     ahead = forecasts(savings, serve)
     beyond = {

@@ -70,6 +70,17 @@ def test_traced_runs_alone_foretell_time_per_token_and_throughput(run: Any) -> N
     assert nothing.code == 0 and "Nothing is foretold" in nothing.out
 
 
+def test_an_estimated_saving_is_enough(run: Any) -> None:
+    args = ("serving", "--base", "split", "--saving-us", "2")
+    (one,) = run(*args, "--host-us", "10.5", "--json").json["forecasts"]
+    assert one["tpot_ms"] == pytest.approx([0.040, 0.038]) and one["ceiling"] is None
+    assert one["predicted_interval"] == pytest.approx([0.05, 0.05])
+    assert "Batch 4: 0.030 -> 0.028 ms a token (-6.78 %), 135,593.2 -> 145,454.5 tokens a second." in run(*args).out
+    for more in (("--candidate", "fused"), ("--base", "fused")):
+        answer = run(*args, *more)
+        assert answer.code == 2 and "--saving-us X is what one run would save" in answer.err
+
+
 def test_what_is_missing_is_named(run: Any, tmp_path: Path) -> None:
     one = result(tmp_path, "b.json")
     for args, says in (
