@@ -150,7 +150,7 @@ def predictions(seen: Seen) -> dict[str, Any]:
     if seen.isolated is not None:
         fused, split = seen.isolated
         inputs["isolated"] = Fused(time_ns=fused, source="isolated"), split
-        inputs["isolated-corrected"] = Fused(time_ns=fused, source="isolated", isolated_split_ns=split), split
+        inputs["isolated-corrected"] = Fused(time_ns=fused, source="isolated", split_ns=split), split
     document: dict[str, Any] = {
         "step_ns": goal.step_ns,
         "traced_span_ns": goal.span_ns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,10 +121,11 @@ def estimate(
         plain = baselines(aim, None, least.floor_ns)
         emit(json, known | document(ahead, plain), lambda: render_outlook(found, ahead, plain, knocked))
         return
+    said = replace(said, fused=said.fused.compared_with(aim))
     fused = said.fused
     made = of_target(aim, fused, part)
     alone = fused.time_ns if fused.trust().startswith("isolated") else None
-    plain = baselines(aim, made.speedup, least.floor_ns, fused.isolated_split_ns, alone)
+    plain = baselines(aim, made.speedup, least.floor_ns, None if alone is None else fused.split_ns, alone)
     known |= {"fused": said.document()}
     payload = known | ahead.document() | {"baselines": plain.document(made.span_ns)} | made.document()
     emit(json, payload, lambda: render(found, said, made, ahead, plain, knocked))

@@ -30,7 +30,7 @@ class Claim:
             "time_us": _us(fused.time_ns),
             "launches": fused.launches,
             "class": fused.trust(),
-            "isolated_split_us": _us(fused.isolated_split_ns),
+            "isolated_split_us": _us(fused.split_ns) if fused.trust() == "isolated-corrected" else None,
             "bench": None
             if row is None
             else {"from": self.bench, "tokens": row.tokens, "setting": row.setting, "path": row.path or None},
@@ -76,7 +76,7 @@ def claim(
             time_ns=None if fused_us is None else fused_us * 1000,
             launches=launches,
             source=source,
-            isolated_split_ns=None if split is None else split * 1000,
+            split_ns=None if split is None else split * 1000,
         )
     )
 
@@ -115,7 +115,7 @@ def from_bench(
         time_ns=row.fused_ns,
         launches=launches,
         source="isolated" if alone else row.setting,
-        isolated_split_ns=row.split_ns if alone else None,
+        split_ns=row.split_ns,
     )
     return Claim(fused, row, bench)
 

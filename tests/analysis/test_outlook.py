@@ -132,7 +132,7 @@ def test_an_isolated_time_is_corrected_by_what_the_split_kernels_show(made: Call
     # In place a site takes twice what it takes alone: what takes 2,000 ns alone takes 4,000 in place.
     run = made([SPLIT] * 4, STEP)
     alone = (SITE - TAKEN_NS) / 2
-    found = of_target(of(run), Fused(time_ns=2_000, source="isolated", isolated_split_ns=alone))
+    found = of_target(of(run), Fused(time_ns=2_000, source="isolated", split_ns=alone))
     assert found.saving_ns == pytest.approx(2 * (SITE - 4_000))
     plain = of_target(of(run), Fused(time_ns=2_000, source="isolated"))
     assert plain.saving_ns == pytest.approx(2 * (SITE - 2_000))
@@ -142,6 +142,20 @@ def test_an_isolated_time_is_corrected_by_what_the_split_kernels_show(made: Call
     assert (found.saving_ns - low, high - found.saving_ns) == pytest.approx(
         (np.hypot(2_400, rest), np.hypot(1_200, rest))
     )
+
+
+@pytest.mark.parametrize("times", [0.5, 1.3])
+def test_a_bench_of_other_split_kernels_is_stretched_and_said(made: Callable[..., Analysed], times: float) -> None:
+    goal = of(made([SPLIT] * 4, STEP))
+    of_bench = (SITE - TAKEN_NS) / times
+    like = Fused(time_ns=2_000, source="in-context", split_ns=of_bench).compared_with(goal)
+    assert like.trust() == "isolated-corrected"
+    found = of_target(goal, like)
+    # Where the run's split kernels are the faster ones, the fused one is not taken to be faster as well.
+    assert found.saving_ns == pytest.approx(2 * (SITE - 2_000 * max(times, 1)))
+    assert "not of one version and GPU" in found.verdict.sentence
+    same = Fused(time_ns=2_000, source="in-context", split_ns=SITE - TAKEN_NS).compared_with(goal)
+    assert same.trust() == "in-context" and "one version" not in of_target(goal, same).verdict.sentence
 
 
 def test_the_document_of_a_measured_split_run(samples: Path) -> None:

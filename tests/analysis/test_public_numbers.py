@@ -111,7 +111,7 @@ def test_aiter_3791_graph_off_overstates_and_the_interval_holds_the_truth(made: 
     assert plain.isolated_difference_ns is not None
     assert plain.isolated_difference_ns / truth.saving_ns == pytest.approx(4.6, abs=0.05)
     # The fused time alone without a graph, corrected by the split kernels' times in both settings.
-    guess = of_target(found, Fused(time_ns=1000 * off[1], source="isolated", isolated_split_ns=1000 * off[0]))
+    guess = of_target(found, Fused(time_ns=1000 * off[1], source="isolated", split_ns=1000 * off[0]))
     low, high = guess.interval_ns
     assert low <= truth.saving_ns <= high
 
