@@ -72,7 +72,7 @@ def payload(made: Run, rows: list[Row]) -> dict[str, Any]:
 
     table = str(made.path / "bench.csv")
     return {"run": made.info.id, "path": str(made.path), "table": table, "labels": made.info.labels,
-            "rows": [asdict(row) for row in rows]}  # fmt: skip
+            "warnings": made.info.warnings, "rows": [asdict(row) for row in rows]}  # fmt: skip
 
 
 def render(made: Run, rows: list[Row]) -> RenderableType:
