@@ -329,7 +329,8 @@ def cautions(found: Target, fused: Fused | None) -> str:
         place = float(np.median(found.extent - found.idle))
         said.append(
             f"The bench's split kernels took {us(fused.split_ns)} a site and this run's take {us(place)}, so they are "
-            "not of one version and GPU: the fused time is stretched alike. Bench and capture anew, both with one version."
+            "not of one version and GPU: the fused time is stretched alike. Bench and capture anew, both with one "
+            "version."
         )
     elif fused.trust() == "isolated-corrected":
         said.append(
