@@ -10,7 +10,7 @@ import msgspec
 from fusionscope.profiler.errors import FusionScopeError
 
 #: Where a record tells its question, and whether the answer was right (true, or a score of 1).
-IDS = ("doc_id", "question_id", "id", "index")
+IDS = ("doc_id", "question_id", "id", "index", "idx", "question")
 RIGHT = ("correct", "is_correct", "exact_match", "acc", "passed", "score")
 
 
@@ -31,7 +31,7 @@ def read_answers(path: str | Path) -> dict[str, bool]:
         if kind == chosen:
             question, right = _answer(path, number, record)
             if question in found:
-                raise FusionScopeError(f"{path} answers question {question} twice: give one evaluation's file.")
+                raise FusionScopeError(f"{path} answers question {question[:60]} twice: give one evaluation's file.")
             found[question] = right
     if not found:
         raise FusionScopeError(f"{path} holds no answers: give a file with one JSON record a question.")

@@ -68,8 +68,11 @@ def test_files_of_answers_are_paired_by_question(tmp_path: Path) -> None:
     whole = tmp_path / "d.json"
     whole.write_text(json.dumps([{"id": "q", "correct": True}]), encoding="utf-8")
     assert parse(f"x={whole},{whole}").candidate == 1
+    whole.write_text(json.dumps([{"question": "How many?", "correct": k} for k in (True,)]), encoding="utf-8")
+    assert parse(f"x={whole},{whole}").questions == (1, 1)
     for bad, told in (
         ("{}", "needs a question"),
+        (json.dumps([{"question": "why " * 99, "acc": 1}] * 2), r"question (why ){14}why\s* twice"),
         ("oops", "no JSON"),
         ('[{"id": 1, "score": 0.5}]', "needs a question"),
         ("[]", "holds no answers"),
