@@ -94,8 +94,8 @@ def of_answers(name: str, base: Mapping[str, bool], candidate: Mapping[str, bool
     if set(base) != set(candidate):
         apart = sorted(set(base) ^ set(candidate))
         raise FusionScopeError(
-            f"The two evaluations of {name} differ in {len(apart)} questions (the first is {apart[0][:60]}): evaluate the "
-            "same questions on both sides."
+            f"The two evaluations of {name} differ in {len(apart)} questions (the first is {apart[0][:60]}): evaluate "
+            "the same questions on both sides."
         )
     lost = sum(base[q] and not candidate[q] for q in base)
     won = sum(candidate[q] and not base[q] for q in base)
