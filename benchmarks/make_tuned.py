@@ -21,6 +21,7 @@ from fusionscope.fusion_runtime import tuning
 from fusionscope.fusion_runtime.comm.channel import default_block, row_block
 from fusionscope.fusion_runtime.kernels.launch_mhc_pre import tile_for
 from fusionscope.fusion_runtime.kernels.launch_norm import POST_BLOCK, POST_WARPS, row_warps
+from fusionscope.fusion_runtime.paths.triton import MAX_JOINED_TOKENS
 from fusionscope.fusion_runtime.tuning import Row, Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -70,7 +71,7 @@ def joined_rows(told: dict[str, Any]) -> Iterator[Row]:
         if row["what"] == "site":
             us = {"split": row["split"], "triton": row[f"joined/{tile.block}x{tile.rows}x{tile.warps}"]}
             yield Row("mhc_post_pre", told["hidden"], 4, row["tokens"], rounded(us), emulated=True)
-        elif row["what"] == "mhc_post_pre":
+        elif row["what"] == "mhc_post_pre" and row["tokens"] <= MAX_JOINED_TOKENS:
             us = {"split": row["nccl"], "triton": row["joined"]}
             yield Row("mhc_post_pre", row["hidden"], told["ranks"], row["tokens"], rounded(us))
 
