@@ -234,6 +234,9 @@ def knockout(
 ) -> Knockout:
     """What the step gains without these nodes: the ceiling of any fusion of them, on the real machine.
 
+    What the nodes wrote stays as the last whole replay left it, and is the same where the graph uses no memory twice;
+    where it does, routers and the like that read it choose otherwise, and the step changes for that as well.
+
     `nodes` are ordinals, or the name of a boundary whose nodes `sites` tell. `disabled_ns` is what a disabled node
     costs, where it has been measured in this process before.
     """

@@ -125,11 +125,18 @@ def two_arms(plan: ArmsPlan, first: Any, head: Head, process: int = 0) -> dict[s
     return made
 
 
+#: Whole replays before nodes are disabled.
+_WHOLE = 3
+
+
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:
     """Timers of the base and of the base without each boundary's nodes; the head learns what a disabled node costs."""
     from fusionscope.profiler.capture.graph_copies import CudaGraphs
 
     graphs, sites = CudaGraphs(), base.sites()
+    # What a disabled kernel leaves is that of the last whole replay, so there must have been one.
+    for _ in range(_WHOLE):
+        base.timed()
     head.facts[arms.DISABLED_NS] = measure.disabled_node_ns(graphs=graphs)
     timers = {measure.BASE: measure.covered(graphs, base.captured.replay)}
     for boundary in plan.knockouts:
