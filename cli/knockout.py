@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fusionscope.profiler.store import Run, Store
 
 
+#: A step that takes so much longer beside its copies than before there were any is told of.
+SLOWED = 0.02
+
+
 def knockout(
     what: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run of the built-in model, or a model's name.")],
     boundary: Annotated[
@@ -79,11 +83,31 @@ def payload(made: Run, found: list[Ceiling]) -> dict[str, Any]:
         "path": str(made.path),
         "labels": info.labels,
         "step_ns": found[0].step_ns,
+        "step_alone_ns": _alone(made),
         "disabled_node_ns": float(info.settings["disabled_node_ns"]),
         "clocks": {k: v for k, v in info.machine.items() if k.endswith("_measured")},
-        "warnings": info.warnings,
+        "warnings": [*info.warnings, *_slowed(made, found)],
         "boundaries": [row.document() for row in found],
     }
+
+
+def _alone(made: Run) -> float | None:
+    """The base's time before there were copies of it, ns; None of a run that was stored without it."""
+    alone = made.info.settings.get("alone_ns")
+    return None if alone is None else float(alone)
+
+
+def _slowed(made: Run, found: list[Ceiling]) -> list[str]:
+    """A sentence where the step is slower beside its copies than alone."""
+    from fusionscope.analysis.verdict import us
+
+    alone, step = _alone(made), found[0].step_ns
+    if alone is None or step <= (1 + SLOWED) * alone:
+        return []
+    return [
+        f"Beside its copies the step takes {us(step)}, and {us(alone)} before there were any: the GPU launches each "
+        "node later then, and the gains are those of that slower step, so that they are too large. Run it again."
+    ]
 
 
 def render(made: Run, found: list[Ceiling]) -> RenderableType:
@@ -112,5 +136,5 @@ def render(made: Run, found: list[Ceiling]) -> RenderableType:
         Text(f"Run {info.id} in {made.path}"),
         output.table(", ".join(info.labels), columns, rows, right=columns[1:]),
         Text(note),
-        *(Text(f"Warning: {text}") for text in info.warnings),
+        *(Text(f"Warning: {text}") for text in [*info.warnings, *_slowed(made, found)]),
     )

@@ -23,6 +23,8 @@ EARLY = "The measurement was ended early: it holds the blocks that were finished
 WITHOUT = "without "
 #: What a disabled node costs, ns, and how many were disabled, in a head's facts.
 DISABLED_NS, NODES = "disabled_node_ns", "nodes "
+#: The base's time before there were copies of it, ns, in a head's facts.
+ALONE_NS = "alone_ns"
 #: In a head's facts: 1 where base and candidate launch the same kernels in the same order.
 SAME_KERNELS = "same_kernels"
 DID_NOT_FIRE = "The candidate did not fire: both arms launch the same kernels, so that any difference is noise."

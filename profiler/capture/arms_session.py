@@ -10,6 +10,7 @@ from pathlib import Path
 from fusionscope.profiler import runinfo
 from fusionscope.profiler.capture import arms, clocks, launch
 from fusionscope.profiler.capture.arms import (
+    ALONE_NS,
     DID_NOT_FIRE,
     DISABLED_NS,
     EARLY,
@@ -107,6 +108,6 @@ def _settings(plan: ArmsPlan, heads: list[Head]) -> dict[str, str]:
     if not plan.knockouts:
         return {SETTING: "paths", "candidate": ",".join(f"{site}={path}" for site, path in plan.candidate.items())}
     # Each process measured it for itself.
-    cost = statistics.median(head.facts[DISABLED_NS] for head in heads)
+    cost, alone = (statistics.median(head.facts[name] for head in heads) for name in (DISABLED_NS, ALONE_NS))
     counted = {f"{NODES}{kind}": f"{heads[0].facts[NODES + kind]:.0f}" for kind in plan.knockouts}
-    return {KNOCKOUT: ",".join(plan.knockouts), DISABLED_NS: f"{cost:.1f}", **counted}
+    return {KNOCKOUT: ",".join(plan.knockouts), DISABLED_NS: f"{cost:.1f}", ALONE_NS: f"{alone:.0f}", **counted}

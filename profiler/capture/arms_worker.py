@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import statistics
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -126,7 +127,7 @@ def two_arms(plan: ArmsPlan, first: Any, head: Head, process: int = 0) -> dict[s
 
 
 #: Whole replays before nodes are disabled.
-_WHOLE = 3
+_WHOLE = 10
 
 
 def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[], int]]:
@@ -135,10 +136,11 @@ def knocked_out(plan: ArmsPlan, base: Any, head: Head) -> dict[str, Callable[[],
 
     graphs, sites = CudaGraphs(), base.sites()
     # What a disabled kernel leaves is that of the last whole replay, so there must have been one.
-    for _ in range(_WHOLE):
-        base.timed()
+    whole = measure.covered(graphs, base.captured.replay)
+    alone = [whole() for _ in range(_WHOLE)]
+    head.facts[arms.ALONE_NS] = statistics.median(alone[1:])
     head.facts[arms.DISABLED_NS] = measure.disabled_node_ns(graphs=graphs)
-    timers = {measure.BASE: measure.covered(graphs, base.captured.replay)}
+    timers = {measure.BASE: whole}
     for boundary in plan.knockouts:
         nodes = measure.nodes_of(sites, boundary)
         timers[arms.WITHOUT + boundary] = measure.covered(graphs, graphs.without(base.captured.graph, nodes))

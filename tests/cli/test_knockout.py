@@ -16,12 +16,19 @@ from fusionscope.profiler.capture.clocks import Reading
 from fusionscope.profiler.capture.plan import CapturePlan
 
 
+ALONE = {"ns": 99_000.0}
+
+
 def fake_phase(command: Sequence[str], out: Path, *rest: object) -> None:
     """What a worker leaves behind: a step of 100 us, 10 us of which go with each boundary."""
     plan = arms.read_plan(out / "plan.json")
     process = int(command[command.index("--phase") + 1])
     path = arms.lines_path(out, process, 0)
-    facts = {arms.DISABLED_NS: 300.0, **{arms.NODES + kind: 10.0 for kind in plan.knockouts}}
+    facts = {
+        arms.DISABLED_NS: 300.0,
+        arms.ALONE_NS: ALONE["ns"],
+        **{arms.NODES + kind: 10.0 for kind in plan.knockouts},
+    }
     arms.append(path, Head(process=100 + process, nodes={"base": 50}, facts=facts, layers=5))
     timers = {"base": lambda: 100_000} | {arms.WITHOUT + kind: lambda: 90_000 for kind in plan.knockouts}
     arms_worker.measured(plan, process, timers, lambda: Reading(sm_mhz=1980), path)
@@ -53,6 +60,18 @@ def test_every_boundary_of_the_model_is_knocked_out(fusionscope: Any, with_gpu: 
     assert {"built-in model", "emulated ranks"} <= set(answer.json["labels"])
     said = fusionscope("knockout", answer.json["run"], "--boundary", "moe_finalize", "--blocks", 4)
     assert said.code == 0 and "lower bound" in said.out and "moe_finalize" in said.out and "ffn_exit" not in said.out
+
+
+def test_a_step_that_is_slower_beside_its_copies_is_told_of(
+    fusionscope: Any, with_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("knockout", "tiny", "--boundary", "moe_finalize", "--processes", 1, "--blocks", 4)
+    usual = fusionscope(*arguments, "--json")
+    assert usual.json["step_alone_ns"] == 99_000 and usual.json["warnings"] == []
+    monkeypatch.setitem(ALONE, "ns", 93_000.0)
+    slower = fusionscope(*arguments, "--json")
+    assert slower.json["warnings"][0].startswith("Beside its copies the step takes 100.0 us, and 93.00 us before")
+    assert "Warning: Beside its copies" in " ".join(fusionscope(*arguments).out.split())
 
 
 def test_what_the_model_lacks_is_named(fusionscope: Any, with_gpu: None) -> None:
