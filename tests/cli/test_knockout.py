@@ -15,7 +15,7 @@ from fusionscope.profiler.capture.arms import Head
 from fusionscope.profiler.capture.clocks import Reading
 from fusionscope.profiler.capture.plan import CapturePlan
 
-
+#: What the step of 100 us took before there were copies of it.
 ALONE = {"ns": 99_000.0}
 
 
