@@ -41,7 +41,8 @@ def test_every_replay_has_every_node(
     assert set(per_replay.iloc[0]) == ({-1} if profiler == "torch" else in_graph)
     sites = trace.sites[trace.sites["rank"] == 0]
     assert set(sites["node"]) <= in_graph
-    assert sites.groupby("boundary", observed=True)["site"].nunique().to_dict() == {"mhc_post": 10, "moe_finalize": 2}
+    counts = sites.groupby("boundary", observed=True)["site"].nunique().to_dict()
+    assert counts == {"mhc_post": 10, "mhc_post_pre": 5, "moe_finalize": 2}
     inner = sites[(sites["boundary"] == "mhc_post") & (sites["subtype"] == "attn_exit")]
     assert set(inner.groupby("site").size()) == {per_site}
     untraced = trace.timings[trace.timings["source"] == "untraced"]
