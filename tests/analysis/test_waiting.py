@@ -12,7 +12,7 @@ from literal_traces import AR, FUSED, FUSED_RUN, SPLIT, Launch, kernels
 
 from fusionscope.analysis.analysed import Analysed, analyse
 from fusionscope.analysis.compare import compare
-from fusionscope.analysis.estimate import Fused, estimate
+from fusionscope.analysis.estimate import MEETING_NS, Fused, estimate
 from fusionscope.analysis.summary_lines import predicted
 from fusionscope.profiler.importing import import_files
 from fusionscope.profiler.runinfo import RunInfo
@@ -42,6 +42,19 @@ def test_a_speedup_removes_no_wait() -> None:
     )  # fmt: skip
     assert made.wait_ns == 500
     assert made.saving_ns == (4_600 + 5_100) / 2
+
+
+def test_ranks_that_meet_make_an_estimate_less_sure() -> None:
+    # Rank 1 arrives last and waits for nobody: the saving is the same whether its wait is known or not.
+    found = analyse(two_ranks(), rank=1)
+    wait = found.wait()
+    assert wait is not None
+    widths = []
+    for known in (None, wait):
+        fused = Fused(time_ns=2_000, source="candidate")
+        made = estimate(found.attribution, found.schedule(), "ar_norm", "", fused, None, wait=known)
+        widths.append(made.saving_ns - made.interval_ns[0])
+    assert widths[1] == pytest.approx(np.hypot(widths[0], MEETING_NS), rel=1e-3)
 
 
 def test_one_rank_cannot_tell(made: Callable[..., Analysed]) -> None:
