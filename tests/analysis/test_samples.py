@@ -98,6 +98,8 @@ def test_the_estimate_meets_the_measured_saving(samples: Path) -> None:
     low, high = found["schedule"]["interval_ns"]
     # One capture of each arm was measured, and two captures of one program differ by up to 0.7 % of the step, 6 us.
     assert found["schedule"]["saving_ns"] == pytest.approx(30_090, rel=0.15)
+    # What today's constants, chosen on 400 other cases, make of it.
+    assert found["schedule"]["saving_ns"] == pytest.approx(25_811, abs=5)
     assert low <= 30_090 <= high and high - low <= 23_000
     assert found["schedule"]["basis"] == "untraced" and found["schedule"]["span_ns"] == 952_272
     assert found["verdict"]["class"] == "worth_merging"

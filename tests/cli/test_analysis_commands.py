@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +386,11 @@ def test_the_samples_estimate_as_measured(fusionscope: Any, samples: Path) -> No
     assert "alone in a loop" in isolated.json["verdict"]["sentence"]
     compared = fusionscope("compare", "split", "fused", "--json").json
     assert compared["launches"] == {"base": 225, "candidate": 180}
+    # Both traces foretell it more closely than the fused time alone.
+    told = re.search(r"predicted beforehand: (\S+) us \[(\S+) us, (\S+) us\]", compared["quote"])
+    assert told is not None
+    saving, low, high = map(float, told.groups())
+    assert saving == pytest.approx(30.1, rel=0.12) and low <= 30.1 <= high and high - low <= 10
     # Both arms' times come from one file, so from one process: nothing is said of two.
     assert "processes" not in compared["measured"]["verdict"]["sentence"]
     oracle = json.loads((samples / "oracle.json").read_text())["h200_ar_norm/split.nsys.sqlite"]["oracle"]
