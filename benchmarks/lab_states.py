@@ -28,7 +28,7 @@ class States:
 
     def __init__(self, file: Path, bench: Bench) -> None:
         self._file, self._bench = file, bench
-        self._on, self._count = CudaGraphs(), 0
+        self._on = CudaGraphs()
         self._chain = self.chain(500)
         self._disabled = self._on.without(self._chain, range(1, 499))
         self._graph, self._ranges = bench.capture("split")
@@ -41,66 +41,74 @@ class States:
 
     def say(self, what: str) -> None:
         """A line of what a node takes after this."""
-        self._count += 1
         took = {}
         for name, launch in (("disabled", self._disabled), ("chain", self._chain.replay), ("step", self._graph.replay)):
             took[name] = round(statistics.median(self._on.timed(launch) for _ in range(11)))
-        add(self._file, {"count": self._count, "after": what, "gpu": torch.cuda.get_device_name(), "ns": took})
+        add(self._file, {"after": what, "ns": took})
 
     def turn(self) -> None:
         """Every step once."""
         on, stream = self._on, torch.cuda.current_stream().cuda_stream
-        raw = on._raw(self._graph)
-        self.say("begin")
-        copies = [on._instantiate(raw) for _ in range(4)]
-        self.say("copies instantiated")
+        raw, copies = on._raw(self._graph), []
+        for k in range(4):
+            copies.append(on._instantiate(raw))
+            self.say(f"instantiate copy {k}")
         for copy in copies:
             runtime.cudaGraphUpload(copy, stream)
-        torch.cuda.synchronize()
-        self.say("copies uploaded")
+        self._waited("upload copies")
         for copy in copies:
             runtime.cudaGraphLaunch(copy, stream)
-        torch.cuda.synchronize()
-        self.say("copies launched")
+        self._waited("launch copies")
         handles = on._handles(raw)
         for copy in copies[:2]:
-            for first, last in self._ranges:
-                for node in range(first, last):
-                    runtime.cudaGraphNodeSetEnabled(copy, handles[node], 0)
+            for node in (node for first, last in self._ranges for node in range(first, last)):
+                runtime.cudaGraphNodeSetEnabled(copy, handles[node], 0)
+        self.say("disable nodes of 2")
+        for copy in copies[:2]:
             runtime.cudaGraphLaunch(copy, stream)
-        torch.cuda.synchronize()
-        self.say("nodes disabled and launched")
-        plain = on.chain(500)
-        self.say("chain captured")
-        other = on.without(plain, range(1, 499))
-        other()
-        torch.cuda.synchronize()
-        self.say("its copy launched")
-        chains = [self.chain(100), self.chain(500)]
-        self.say("chains instantiated")
+        self._waited("launch those")
         torch.zeros(1024, device="cuda").add_(1)
-        self.say("small kernel")
-        small = torch.ones(64, 64, device="cuda", dtype=torch.bfloat16)
-        torch.mm(small, small)
-        self.say("small product")
-        self.chain(500)
-        self.say("another chain instantiated and let go of")
-        chains[0].replay()
-        self.say("first chain launched")
-        for chain in chains:
-            chain.replay()
-        self.say("both chains launched")
-        more = self.chain(500)
-        self.say("one more chain instantiated")
+        self._waited("eager add")
+        torch.cuda._sleep(1000)
+        self._waited("sleep kernel")
+        self.chain(100)
+        self.say("chain of 100 captured")
+        chain = self.chain(500)
+        self.say("chain of 500 captured")
+        without = on.without(chain, range(1, 499))
+        self.say("copy of that chain")
+        without()
+        self._waited("launch that copy")
+        late = on.delayed(self._graph, [last - 1 for _, last in self._ranges], 2000)
+        self.say("delayed copy")
+        late()
+        self._waited("launch delayed copy")
+        for copy in copies[:2]:
+            runtime.cudaGraphExecDestroy(copy)
+        self.say("destroy 2 copies")
+        gc.collect()
+        torch.cuda.empty_cache()
+        self.say("empty cache")
+        memory = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda")
+        self.say("allocate 64 MiB")
+        del memory
+        torch.cuda.empty_cache()
+        self.say("free it")
         weights = self._bench.weights
         for _ in range(3):
             (weights[2][0] @ weights[0][0]) @ weights[1][0]
-        self.say("products of the sample")
-        for copy in copies:
+        self._waited("eager products")
+        self._bench.capture("fused")
+        self.say("capture fused")
+        for copy in copies[2:]:
             runtime.cudaGraphExecDestroy(copy)
-        del chains, more, plain
-        gc.collect()
-        self.say("let go of all")
+        self.say("destroy the other copies")
+        self._graph, self._ranges = self._bench.capture("split")
+        self.say("capture split again")
+
+    def _waited(self, what: str) -> None:
+        torch.cuda.synchronize()
+        self.say(what)
 
 
 def main() -> int:
