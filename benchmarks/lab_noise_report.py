@@ -141,7 +141,7 @@ def between(rows: Rows) -> dict[str, Any]:
         if row["what"] == "ab":
             runs.setdefault(row["run"], []).append(row)
         elif row["what"] == "place":
-            # Processes of another session ran on another GPU.
+            # Ten numbers of processes are one run, on a GPU of its own.
             runs.setdefault(f"sample, processes from {row['process'] // 10 * 10}", []).append(row)
     found: dict[str, Any] = {}
     for name, mine in runs.items():

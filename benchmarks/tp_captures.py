@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ranks import described
+from tp_ranks import described
 
 from fusionscope.analysis import ab
 from fusionscope.analysis.analysed import Analysed, analyse

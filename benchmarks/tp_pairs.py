@@ -11,7 +11,7 @@ measure  a process that no profiler touches times the split step alone, and wait
          predicted from the split traces, those times and the fused site's time in its trace, and written
          (predicted.json, with the time of day); then all steps are timed in ABBA blocks, --captures captures of each
 --processes 2 measures once more in another start. DIR/tp_pairs.json holds, for every traced step, what
-benchmarks/ranks.py tells of each rank, and every pair: predicted, measured, the error in points of the step. A case
+benchmarks/tp_ranks.py tells of each rank, and every pair: predicted, measured, the error in points of the step. A case
 that fails is named and the others go on; none is begun after --seconds.
 """
 
@@ -35,9 +35,9 @@ from typing import Any
 
 import msgspec
 import pandas as pd
-from ranks import described
 from tp_captures import MACHINE, prediction
 from tp_pairs_worker import BASE, REPLAYS, Arm, Case, Plan, blocks_file, predicted_file, read_plan
+from tp_ranks import described
 
 from fusionscope.analysis import ab
 from fusionscope.analysis.analysed import analyse

@@ -152,3 +152,9 @@ def test_constraints_pin_torch_first_and_every_dependency() -> None:
 
 def test_the_installed_metadata_is_of_this_tree() -> None:
     assert metadata.version("fusionscope") == PROJECT["project"]["version"]
+
+
+def test_scripts_and_test_helpers_have_names_of_their_own() -> None:
+    """Both folders are looked through for modules: of two that share a name one would hide the other."""
+    scripts, helpers = ({file.stem for file in (ROOT / part).glob("*.py")} for part in ("benchmarks", "tests/helpers"))
+    assert scripts and helpers and not scripts & helpers

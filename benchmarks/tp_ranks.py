@@ -1,7 +1,7 @@
 """What each rank of a run of several GPUs did: launches, times, and its all-reduces as transfer and wait. As JSON.
 
 fusionscope capture --model glm-5.3-flash --tp 2 --layers 5 --profiler nsys --name tp2
-python benchmarks/ranks.py --store STORE --out FILE.json tp2 [RUN…]
+python benchmarks/tp_ranks.py --store STORE --out FILE.json tp2 [RUN…]
 """
 
 from __future__ import annotations
