@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from pandas.api.types import pandas_dtype
 
 #: One row per execution on the device (on a CPU: one leaf operator).
 #: `kind` is "kernel", "memcpy", "memset" or "op"; launches are "kernel" and "op" rows only.
@@ -113,10 +116,24 @@ def table(name: str, columns: dict[str, object] | pd.DataFrame | None = None) ->
     unknown = set(data.columns) - set(schema)
     if unknown:
         raise KeyError(f"table {name} has no column {', '.join(sorted(unknown))}")
+    there, made = set(data.columns), {}
+    # Column by column: what has its type already is taken as it is, and nothing is inserted into a whole table.
     for column, dtype in schema.items():
-        if column not in data:
-            data[column] = _DEFAULTS.get(dtype, -1)
-    return data[list(schema)].astype(schema).reset_index(drop=True)
+        if column not in there:
+            made[column] = _missing(dtype, len(data))
+        elif data[column].dtype == dtype:
+            made[column] = data[column].array
+        else:
+            made[column] = data[column].astype(pandas_dtype(dtype)).array
+    return pd.DataFrame(made, index=pd.RangeIndex(len(data)))
+
+
+def _missing(dtype: str, rows: int) -> Any:
+    """So many times the "missing" value of a type."""
+    value = _DEFAULTS.get(dtype, -1)
+    if dtype == "category":
+        return pd.Categorical.from_codes(np.zeros(rows, "int8"), pd.Index([value] if rows else [], dtype="str"))
+    return np.full(rows, value, dtype)
 
 
 @cache
