@@ -45,8 +45,8 @@ SPLIT_APART = 1.2
 NEIGHBOURS_NS = 1400.0
 #: With several streams, so many times that comes on top: of 18 chains on an H200 two were off by 1.5 and 2.2 times it.
 STREAMS = 2.0
-#: With other ranks over real links, so many ns that come on top: of 22 fusions over two H200s in which no token chose
-#: another expert, 14 lay in the interval without it and 21 with it.
+#: With other ranks over real links, so many ns that come on top: of 28 fusions over two H200s 15 lay in the interval
+#: without it and 22 with it, on which it was chosen (docs/paths.md).
 MEETING_NS = 8000.0
 #: How far what tracing adds at an early launch may lie from EARLY_NS, ns: 12 chains on an H200 differ by 118 (root mean
 #: square, a site), and all sites of one alike.

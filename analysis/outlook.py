@@ -53,8 +53,8 @@ class Outlook:
             "needs": self.sentence(),
         }
 
-    def sentence(self) -> str:
-        """How fast the kernel must be."""
+    def sentence(self, then: str = ". No") -> str:
+        """How fast the kernel must be; `then` leads to that no kernel is."""
         part = f"{100 * self.margin:g} %"
         if self.break_even_ns is None:
             return f"Saves nothing at any time of a fused kernel: a site costs the step {us(self.target.ceiling_ns)}."
@@ -65,10 +65,10 @@ class Outlook:
                 f"{us(self.target.ceiling_ns)}; {even} a site."
             )
         most = f"{self.goal_ns / 1000:.1f} us"
-        said = f"Saves {part} of the step only if the fused kernel takes at most {most} a site; {even}."
+        said = f"Saves {part} of the step only if the fused kernel takes at most {most} a site; {even}"
         if self.goal_ns < self.floors.floor_ns:
-            said += f" No kernel does: its floor is {self.floors.floor_ns / 1000:.1f} us."
-        return said
+            said += f"{then} kernel does: its floor is {self.floors.floor_ns / 1000:.1f} us"
+        return f"{said}."
 
     def verdict(self) -> Verdict:
         """What holds whatever the kernel: undecided, unless even the floor cannot clear noise or margin."""
@@ -90,7 +90,7 @@ class Outlook:
         caution = cautions(found, None)
         sentence = f"{sentence} {caution}" if caution else sentence
         words = "no kernel can save the margin" if name == BELOW_MARGIN else WORDS[name]
-        need = self.sentence().rstrip(".").replace(". No kernel does:", "; no kernel does:")
+        need = self.sentence("; no").rstrip(".")
         quote = f"Predicted: fusing {found.name} at {len(found.sites)} sites can save up to {us(best)} of "
         quote += f"{us(found.step_ns)} ({_part(best, found.step_ns)}): {words}; {need[0].lower()}{need[1:]}."
         return Verdict(

@@ -133,7 +133,7 @@ def table_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
     return [
         {
             "tokens": row.tokens,
-            "split_us": f"{(row.split_ns or 0) / 1e3:.3f}",
+            "split_us": "" if row.split_ns is None else f"{row.split_ns / 1e3:.3f}",
             "fused_us": f"{row.fused_ns / 1e3:.3f}",
             "setting": row.setting,
             "path": row.path,

@@ -15,7 +15,7 @@ from fusionscope.profiler.errors import FusionScopeError
 #: Launches replay something once on the current stream, without waiting for its end.
 Launch = Callable[[], object]
 
-#: Clock cycles (0.2 ms) of a spin in which the host launches a graph. On an H200 0.1 and 0.3 ms gave the same times.
+#: Clock cycles (0.2 ms) of a spin in which the host launches a graph.
 _COVER_CYCLES = 400_000
 _SHORT_CYCLES = 200
 _LONG_CYCLES = 2_000_000
@@ -58,7 +58,7 @@ class CudaGraphs:
     def covered(self, launch: Launch) -> int:
         """The same behind a spin, so that what the host takes to launch is in no time.
 
-        A copy takes the host 6 us longer to launch than the graph that it was made of (on an H200).
+        A copy takes the host twice as long to launch as the graph that it was made of (16 and 7 us on an H200).
         """
         self._torch.cuda._sleep(_COVER_CYCLES)
         return self.timed(launch)

@@ -92,7 +92,8 @@ def bench_rows(rows: Iterable[Mapping[str, Any]]) -> list[BenchRow]:
         if row["path"] == SPLIT or row["why"]:
             continue
         for setting, field in TAKEN.items():
-            fused, base = row[field], split.get(row["tokens"], row)[field]
+            # Without the split form beside it a time has nothing to be held against.
+            fused, base = row[field], split[row["tokens"]][field] if row["tokens"] in split else None
             if fused is not None and base is not None:
                 made.append(BenchRow(row["tokens"], base, fused, setting, row["path"]))
     return made

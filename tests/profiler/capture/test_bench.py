@@ -153,6 +153,8 @@ def test_rows_become_a_run_and_the_table_that_estimate_reads(tmp_path: Path) -> 
         Row(4, "split", 0.0, "", 5_000.0, 4_000.0, None, 90_000.0, 0.0),
         Row(4, "mine:f", 0.001, "", 3_000.0, 2_500.0, 2_800.0, 74_000.0, 2_000.0),
         Row(4, "bad:f", 0.5, "its result is off"),
+        # No split form at eight tokens: a row would hold the fused time against itself.
+        Row(8, "mine:f", 0.001, "", 3_000.0, 2_500.0, 2_800.0, 74_000.0, 2_000.0),
     ]
     _, timings = bench.bench_tokens(chain("mhc_post"), [], FakeMachine(), blocks=1)
     run = bench.save("mhc_post", "tiny", 4, rows, timings, Store(tmp_path), "b", ["fusionscope"], device="cpu")
